@@ -1,0 +1,1 @@
+"""Outrider: rollouts for LLM agents, claimed once, crash-proof, scored."""

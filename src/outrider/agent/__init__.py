@@ -1,0 +1,1 @@
+"""What acts: a user's function, and the context it acts in."""

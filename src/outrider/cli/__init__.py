@@ -1,0 +1,1 @@
+"""The `outrider` command, one file a subcommand."""

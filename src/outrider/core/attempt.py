@@ -1,0 +1,61 @@
+"""An attempt: one execution of a rollout under a lease."""
+
+import traceback
+from dataclasses import dataclass
+from datetime import datetime
+
+from outrider.core.errors import AttemptError, Boundary
+from outrider.core.status import AttemptStatus
+
+_TRACEBACK_CHARACTERS = 8_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an attempt failed: on which side, in which call, and in whose words."""
+
+    boundary: Boundary
+    kind: str
+    message: str
+    stage: str = ""
+    traceback: str | None = None
+
+    @classmethod
+    def of(cls, error: AttemptError) -> "Failure":
+        """The record of `error`; the innermost cause gives the kind and the traceback."""
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        text = "".join(traceback.format_exception(cause))
+        return cls(
+            boundary=error.boundary,
+            kind=type(cause).__name__,
+            message=str(error),
+            stage=error.stage,
+            traceback=text[-_TRACEBACK_CHARACTERS:],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One execution of a rollout. `attempt_id` is the fencing token that every write must name."""
+
+    rollout_id: str
+    attempt_id: str
+    sequence_id: int
+    worker_id: str
+    status: AttemptStatus
+    started_at: datetime
+    ended_at: datetime | None = None
+    last_heartbeat_at: datetime
+    lease_expires_at: datetime | None
+    reward: float | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostLease:
+    """An attempt that must stop, and why: `cancelled`, `timeout`, `unresponsive`, or the state it ended in."""
+
+    attempt_id: str
+    reason: str

@@ -1,0 +1,163 @@
+"""Every error Outrider raises, in one tree.
+
+```
+OutriderError
+├── InvalidInput            a file, flag, configuration or id that cannot be used; nothing was changed
+│   ├── UnknownId           no such rollout, attempt or event stream
+│   └── RolloutConflict     an id that already stands for another rollout
+├── StoreError              the store could not do what was asked
+│   ├── LeaseLost           a write named an attempt that is no longer the current one
+│   ├── SchemaMismatch      the database was made by another version of Outrider
+│   └── StoreUnavailable    the database cannot be reached, is locked, or its disk is full
+├── WorkersFailed           the worker processes cannot start or keep dying
+└── AttemptError            a failure inside an attempt, one class for each boundary
+    ├── PolicyError         the model or its server
+    ├── EnvError            the environment
+    ├── MachineError        the machine (VM, desktop, container, browser)
+    ├── AgentError          the agent's own code
+    ├── ScoreError          the scoring of a finished attempt
+    ├── LimitError          a deadline or budget ran out
+    └── WorkerError         the worker that ran the attempt died or was cut off
+```
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Boundary(StrEnum):
+    """The side on which an attempt failed. Each failure belongs to exactly one."""
+
+    POLICY = "policy"
+    ENV = "env"
+    MACHINE = "machine"
+    AGENT = "agent"
+    SCORE = "score"
+    LIMIT = "limit"
+    WORKER = "worker"
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether the agent had no part in the failure, so that it must never count as a score of zero."""
+        return self in {Boundary.POLICY, Boundary.ENV, Boundary.MACHINE, Boundary.WORKER}
+
+
+class OutriderError(Exception):
+    """The root of the tree."""
+
+
+class InvalidInput(OutriderError):
+    """Something the caller gave cannot be used. Nothing was changed; the command line exits with code 2."""
+
+
+class UnknownId(InvalidInput):
+    """No row has this id."""
+
+    def __init__(self, kind: str, id: str) -> None:
+        super().__init__(f"no {kind} with id {id!r} in this store; `outrider status` lists what there is")
+        self.kind = kind
+        self.id = id
+
+
+class RolloutConflict(InvalidInput):
+    """The id is taken by a rollout with other content, so enqueueing it again would not be a repetition."""
+
+    def __init__(self, rollout_id: str) -> None:
+        super().__init__(f"rollout {rollout_id!r} is already in this store with other content; choose another id")
+        self.rollout_id = rollout_id
+
+
+class StoreError(OutriderError):
+    """The store could not do what was asked."""
+
+
+class LeaseLost(StoreError):
+    """The attempt no longer holds the rollout: it was cancelled, expired or has ended. The write changed nothing."""
+
+    def __init__(self, rollout_id: str, attempt_id: str, reason: str) -> None:
+        super().__init__(f"attempt {attempt_id} of rollout {rollout_id} lost its lease ({reason}); stop working on it")
+        self.rollout_id = rollout_id
+        self.attempt_id = attempt_id
+        self.reason = reason
+
+
+class SchemaMismatch(StoreError):
+    """The database has a schema this version of Outrider does not know."""
+
+    def __init__(self, url: str, found: int, known: int) -> None:
+        super().__init__(f"{url} has schema {found}, this Outrider knows up to {known}; upgrade Outrider to open it")
+        self.found = found
+        self.known = known
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be used right now. What was acknowledged before is safe."""
+
+
+class WorkersFailed(OutriderError):
+    """The worker processes cannot start, or die faster than they can be replaced."""
+
+
+class AttemptError(OutriderError):
+    """A failure inside an attempt. `stage` names the call that failed, such as `env.step`."""
+
+    boundary: ClassVar[Boundary]
+
+    def __init__(self, message: str, *, stage: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+class PolicyError(AttemptError):
+    """The model or its server failed."""
+
+    boundary = Boundary.POLICY
+
+
+class EnvError(AttemptError):
+    """The environment failed."""
+
+    boundary = Boundary.ENV
+
+
+class MachineError(AttemptError):
+    """The machine failed."""
+
+    boundary = Boundary.MACHINE
+
+
+class AgentError(AttemptError):
+    """The agent's own code failed."""
+
+    boundary = Boundary.AGENT
+
+
+class ScoreError(AttemptError):
+    """A finished attempt could not be scored."""
+
+    boundary = Boundary.SCORE
+
+
+class LimitError(AttemptError):
+    """A deadline or a budget ran out."""
+
+    boundary = Boundary.LIMIT
+
+
+class WorkerError(AttemptError):
+    """The worker that ran the attempt died or was cut off from the store."""
+
+    boundary = Boundary.WORKER
+
+
+@contextmanager
+def boundary(error: type[AttemptError], stage: str) -> Iterator[None]:
+    """Attribute whatever foreign exception escapes the block to one side; errors of our own tree pass unchanged."""
+    try:
+        yield
+    except OutriderError:
+        raise
+    except Exception as exc:
+        raise error(f"{type(exc).__name__}: {exc}", stage=stage) from exc

@@ -1,0 +1,36 @@
+"""An event: one thing that happened in an attempt."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+
+class EventKind(StrEnum):
+    """What kind of thing happened."""
+
+    TURN = "turn"
+    STEP = "step"
+    REWARD = "reward"
+    LOG = "log"
+    ARTIFACT = "artifact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that happened, as its author wrote it. `data` holds what msgpack can carry, packed arrays as bytes."""
+
+    kind: EventKind
+    at: datetime
+    name: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEvent(Event):
+    """An event as the store keeps it: `index` counts the events of one attempt from 0."""
+
+    rollout_id: str
+    attempt_id: str
+    index: int

@@ -1,0 +1,90 @@
+"""A rollout: one sample of a task, the row that everything reads and writes."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from outrider.core.attempt import Attempt, Failure
+from outrider.core.errors import InvalidInput
+from outrider.core.status import AttemptStatus, Mode, RolloutStatus
+
+RETRYABLE = frozenset({AttemptStatus.FAILED, AttemptStatus.TIMEOUT, AttemptStatus.UNRESPONSIVE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig:
+    """How long an attempt may take and be silent, and what is tried again. `max_attempts` counts the first one."""
+
+    timeout_seconds: float | None = None
+    unresponsive_seconds: float = 30.0
+    max_attempts: int = 3
+    retry_condition: frozenset[AttemptStatus] = RETRYABLE
+
+    def __post_init__(self) -> None:
+        if self.timeout_seconds is not None:
+            require_positive("timeout_seconds", self.timeout_seconds)
+        require_positive("unresponsive_seconds", self.unresponsive_seconds)
+        if self.max_attempts < 1:
+            raise InvalidInput(f"max_attempts is {self.max_attempts}; it counts the first attempt, so give 1 or more")
+        object.__setattr__(self, "retry_condition", _retryable(self.retry_condition))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRequest:
+    """What to enqueue. A caller-given `rollout_id` makes the enqueue repeatable without a duplicate."""
+
+    input: Any
+    rollout_id: str | None = None
+    mode: Mode = Mode.TRAIN
+    tag: str | None = None
+    seed: int | None = None
+    group_id: str | None = None
+    priority: int = 0
+    config: RolloutConfig = field(default_factory=RolloutConfig)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One sample of a task. `reward` and `failure` are those of the attempt that ended it."""
+
+    rollout_id: str
+    input: Any
+    status: RolloutStatus
+    mode: Mode
+    tag: str | None
+    seed: int | None
+    group_id: str | None
+    priority: int
+    config: RolloutConfig
+    metadata: Mapping[str, Any]
+    enqueued_at: datetime
+    ended_at: datetime | None = None
+    reward: float | None = None
+    failure: Failure | None = None
+    n_attempts: int = 0
+    n_failures: int = 0
+    attempt_id: str | None = None
+    worker_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptedRollout(Rollout):
+    """A claimed rollout together with the attempt that holds its lease."""
+
+    attempt: Attempt
+
+
+def require_positive(name: str, value: float) -> None:
+    """Refuse zero, negative, infinite and NaN numbers, by name."""
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidInput(f"{name} is {value}; give a number of seconds above 0")
+
+
+def _retryable(condition: Iterable[str]) -> frozenset[AttemptStatus]:
+    wrong = sorted(set(condition) - RETRYABLE)
+    if wrong:
+        raise InvalidInput(f"retry_condition names {', '.join(wrong)}; it may hold {', '.join(sorted(RETRYABLE))}")
+    return frozenset(AttemptStatus(status) for status in condition)

@@ -1,0 +1,61 @@
+"""How values cross a process border or reach a disk: msgpack, with a schema number on every record of ours."""
+
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from outrider.core.errors import InvalidInput
+
+T = TypeVar("T")
+
+SCHEMA = 1
+"""Raised when a record changes so that an older reader would misread it; new fields with defaults do not count."""
+
+_decode_any = msgspec.msgpack.Decoder().decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode(value: Any) -> bytes:
+    """`value` as msgpack. Refuses what would not come back the same on another machine."""
+    try:
+        return _encode(value)
+    except (TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:
+        raise InvalidInput(f"{type(value).__name__} cannot be stored: {exc}; use JSON-like values or bytes") from exc
+
+
+def decode(data: bytes) -> Any:
+    """The JSON-like value that `encode` was given."""
+    return _decode_any(data)
+
+
+def to_record(value: object) -> bytes:
+    """A dataclass of ours as a self-describing record."""
+    return _encode((SCHEMA, value))
+
+
+def from_record(data: bytes, kind: type[T]) -> T:
+    """The dataclass that `to_record` was given; fields this version does not know are ignored."""
+    schema, body = _record_decoder().decode(data)
+    if schema > SCHEMA:
+        raise InvalidInput(f"a {kind.__name__} record has schema {schema}, this Outrider knows up to {SCHEMA}; upgrade")
+    return cast("T", _typed_decoder(kind).decode(body))
+
+
+@lru_cache(maxsize=1)
+def _record_decoder() -> "msgspec.msgpack.Decoder[tuple[int, msgspec.Raw]]":
+    return msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+
+
+@lru_cache(maxsize=64)
+def _typed_decoder(kind: Any) -> "msgspec.msgpack.Decoder[Any]":
+    return msgspec.msgpack.Decoder(kind)
+
+
+def to_json(value: object) -> str:
+    """Any value of ours as one line of JSON for scripts: datetimes as ISO 8601, bytes as base64."""
+    return msgspec.json.encode(value, enc_hook=_json_fallback).decode()
+
+
+def _json_fallback(value: object) -> object:
+    raise InvalidInput(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,1 @@
+"""Workers: claim, run attempts, heartbeat, drain, as tasks or as processes."""

@@ -1,0 +1,6 @@
+"""The durable queue: one row a rollout, claimed once, leased, fenced."""
+
+from outrider.store.opening import open_store
+from outrider.store.protocol import Finished, Resources, Statistics, Store
+
+__all__ = ["Finished", "Resources", "Statistics", "Store", "open_store"]

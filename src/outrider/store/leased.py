@@ -1,0 +1,393 @@
+"""What all store engines share: checking, waiting, waking, and taking expired leases away.
+
+An engine brings the atomic steps (the methods that start with an underscore and are abstract here); each is carried
+out whole or not at all, and rings the bell for what it changed once that is durable.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Self, TypeVar
+
+from outrider.core import wire
+from outrider.core.attempt import Attempt, Failure, LostLease
+from outrider.core.clock import Clock, sleep
+from outrider.core.errors import InvalidInput, StoreError, UnknownId
+from outrider.core.event import Event, EventKind, RecordedEvent
+from outrider.core.page import Page
+from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, RolloutRequest
+from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
+from outrider.core.worker import Worker
+from outrider.store.bell import Bell, Topic
+from outrider.store.protocol import Finished, Resources, SortKey, Statistics
+from outrider.store.steps import (
+    Claim,
+    EventQuery,
+    NewRollout,
+    Report,
+    RolloutQuery,
+    check_window,
+    claim_of,
+    member,
+    new_report,
+    new_request,
+    new_rollout,
+    worker_name,
+)
+
+R = TypeVar("R")
+
+_log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 0.5
+"""How often to look for expired leases at least; a lease granted meanwhile by another process may end sooner."""
+
+FEED_PAGE = 1000
+
+
+class LeasedStore(ABC):
+    """A store; see `outrider.store.protocol` for what its public methods promise."""
+
+    def __init__(self, url: str, clock: Clock, bell: Bell) -> None:
+        self._url = url
+        self._clock = clock
+        self._bell = bell
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    async def open(self) -> Self:
+        """Connect, bring the schema up to date, and start taking expired leases away."""
+        await self._connect()
+        self._sweeper = asyncio.create_task(self._sweep(), name=f"expire leases of {self._url}")
+        return self
+
+    async def close(self) -> None:
+        sweeper, self._sweeper = self._sweeper, None
+        if sweeper is None:
+            return
+        sweeper.cancel()
+        await asyncio.wait([sweeper])
+        await self._disconnect()
+        if not sweeper.cancelled() and (error := sweeper.exception()) is not None:
+            raise error
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def enqueue_rollout(
+        self,
+        input: Any,
+        *,
+        rollout_id: str | None = None,
+        mode: Mode | str = Mode.TRAIN,
+        tag: str | None = None,
+        seed: int | None = None,
+        group_id: str | None = None,
+        priority: int = 0,
+        config: RolloutConfig | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Rollout:
+        request = new_request(
+            input,
+            rollout_id=rollout_id,
+            mode=mode,
+            tag=tag,
+            seed=seed,
+            group_id=group_id,
+            priority=priority,
+            config=config,
+            metadata=metadata,
+        )
+        return (await self._enqueue((new_rollout(request),)))[0]
+
+    async def enqueue_many_rollouts(self, requests: Sequence[RolloutRequest]) -> tuple[Rollout, ...]:
+        new = tuple(new_rollout(request) for request in requests)
+        ids = {rollout.rollout_id for rollout in new}
+        if len(ids) < len(new):
+            raise InvalidInput("the same rollout_id stands twice among the rollouts to enqueue; nothing was enqueued")
+        return await self._enqueue(new) if new else ()
+
+    async def dequeue_rollout(
+        self,
+        *,
+        worker_id: str | int,
+        wait: float = 0.0,
+        tags: Collection[str] | None = None,
+        mode: Mode | str | None = None,
+        request_id: str | None = None,
+    ) -> AttemptedRollout | None:
+        claimed = await self.dequeue_many_rollouts(
+            1, worker_id=worker_id, wait=wait, tags=tags, mode=mode, request_id=request_id
+        )
+        return claimed[0] if claimed else None
+
+    async def dequeue_many_rollouts(
+        self,
+        limit: int,
+        *,
+        worker_id: str | int,
+        wait: float = 0.0,
+        tags: Collection[str] | None = None,
+        mode: Mode | str | None = None,
+        request_id: str | None = None,
+    ) -> tuple[AttemptedRollout, ...]:
+        claim = claim_of(limit, worker_id, tags, mode, request_id)
+        return await self._look_until(Topic.QUEUE, lambda: self._claim(claim), wait)
+
+    async def start_rollout(
+        self, input: Any, *, worker_id: str | int, config: RolloutConfig | None = None, **request: Any
+    ) -> AttemptedRollout:
+        new = new_rollout(new_request(input, config=config, **request))
+        return await self._start(new, worker_name(worker_id))
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        *,
+        status: AttemptStatus | str | None = None,
+        worker_id: str | int | None = None,
+        reward: float | None = None,
+        error: Failure | None = None,
+        events: Sequence[Event] = (),
+        first_index: int | None = None,
+    ) -> Attempt:
+        return await self._report(
+            new_report(
+                rollout_id,
+                attempt_id,
+                status=status,
+                worker_id=worker_id,
+                reward=reward,
+                error=error,
+                events=events,
+                first_index=first_index,
+            )
+        )
+
+    async def append_events(
+        self, rollout_id: str, attempt_id: str, events: Sequence[Event], *, first_index: int | None = None
+    ) -> int:
+        return await self._append(
+            new_report(
+                rollout_id, attempt_id, status=None, reward=None, error=None, events=events, first_index=first_index
+            )
+        )
+
+    async def heartbeat(
+        self, worker_id: str | int, attempt_ids: Collection[str] = (), *, wait: float = 0.0
+    ) -> tuple[LostLease, ...]:
+        name = worker_name(worker_id)
+        lost = await self._renew(name, frozenset(attempt_ids))
+        if lost or wait <= 0:
+            return lost
+        deadline = self._clock.time() + wait
+        with self._bell.listening(Topic.REVOKED) as listener:
+            while not lost and (remaining := deadline - self._clock.time()) > 0:
+                await listener.wait(remaining)
+                lost = await self._renew(name, frozenset(attempt_ids))
+        return lost
+
+    async def cancel_rollouts(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:
+        return await self._cancel(tuple(dict.fromkeys(rollout_ids)))
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        found = await self._query_rollouts(RolloutQuery(rollout_ids=(rollout_id,)))
+        return found[0] if found else None
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
+        attempts = await self._query_attempts(rollout_id)
+        return attempts[-1] if attempts else None
+
+    async def query_rollouts(
+        self,
+        *,
+        status: RolloutStatus | str | None = None,
+        status_in: Collection[RolloutStatus | str] | None = None,
+        mode: Mode | str | None = None,
+        tag: str | None = None,
+        group_id: str | None = None,
+        rollout_ids: Sequence[str] | None = None,
+        sort_by: SortKey = "enqueued_at",
+        descending: bool = False,
+        limit: int = -1,
+        offset: int = 0,
+    ) -> Page[Rollout]:
+        check_window(limit, offset)
+        if sort_by not in ("enqueued_at", "ended_at"):
+            raise InvalidInput(f"cannot sort by {sort_by!r}; there are enqueued_at and ended_at")
+        wanted = status_in if status is None else (status,)
+        query = RolloutQuery(
+            statuses=None if wanted is None else tuple(dict.fromkeys(member(RolloutStatus, name) for name in wanted)),
+            mode=None if mode is None else member(Mode, mode),
+            tag=tag,
+            group_id=group_id,
+            rollout_ids=None if rollout_ids is None else tuple(dict.fromkeys(rollout_ids)),
+            sort_by=sort_by,
+            descending=descending,
+            limit=limit,
+            offset=offset,
+        )
+        return await self._query_rollouts(query)
+
+    async def query_attempts(self, rollout_id: str, *, limit: int = -1, offset: int = 0) -> Page[Attempt]:
+        return _window(await self._query_attempts(rollout_id), limit, offset)
+
+    async def query_workers(
+        self, *, status: WorkerStatus | str | None = None, limit: int = -1, offset: int = 0
+    ) -> Page[Worker]:
+        wanted = None if status is None else member(WorkerStatus, status)
+        workers = await self._query_workers()
+        return _window([worker for worker in workers if wanted in (None, worker.status)], limit, offset)
+
+    async def query_events(
+        self,
+        rollout_id: str,
+        *,
+        attempt_id: str | None = None,
+        kind: EventKind | str | None = None,
+        limit: int = -1,
+        offset: int = 0,
+    ) -> Page[RecordedEvent]:
+        check_window(limit, offset)
+        return await self._query_events(
+            EventQuery(
+                rollout_id=rollout_id,
+                attempt_id=attempt_id,
+                kind=None if kind is None else member(EventKind, kind),
+                limit=limit,
+                offset=offset,
+            )
+        )
+
+    async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> tuple[Rollout, ...]:
+        deadline = None if timeout is None else self._clock.time() + timeout
+        cursor = await self._feed_end()
+        ended = {rollout.rollout_id: rollout for rollout in await self._known(rollout_ids) if rollout.status.is_final}
+        pending = set(rollout_ids) - set(ended)
+        while pending and (deadline is None or self._clock.time() < deadline):
+            wait = self._bell.net_seconds if deadline is None else deadline - self._clock.time()
+            finished = await self.finished_after(cursor, limit=FEED_PAGE, wait=wait)
+            cursor = finished.cursor
+            ended |= {rollout.rollout_id: rollout for rollout in finished.items if rollout.rollout_id in pending}
+            pending -= set(ended)
+        return tuple(ended[rollout_id] for rollout_id in dict.fromkeys(rollout_ids) if rollout_id in ended)
+
+    async def finished_after(self, cursor: int = 0, *, limit: int = 100, wait: float = 0.0) -> Finished:
+        if cursor < 0 or limit < 1:
+            raise InvalidInput(
+                f"cursor {cursor}, limit {limit}: give a cursor this method returned and a limit above 0"
+            )
+        found = await self._look_until(Topic.ENDED, lambda: self._finished(cursor, limit), wait)
+        return Finished(items=tuple(rollout for _, rollout in found), cursor=found[-1][0] if found else cursor)
+
+    async def put_resources(self, resources: Mapping[str, Any]) -> Resources:
+        return await self._put_resources(wire.encode(dict(resources)))
+
+    async def get_latest_resources(self) -> Resources | None:
+        return await self._latest_resources()
+
+    async def statistics(self) -> Statistics:
+        return await self._statistics()
+
+    async def _known(self, rollout_ids: Sequence[str]) -> tuple[Rollout, ...]:
+        """These rollouts; `UnknownId` if one is not there, since nothing would ever end it."""
+        found = (await self.query_rollouts(rollout_ids=rollout_ids)).items
+        missing = set(rollout_ids) - {rollout.rollout_id for rollout in found}
+        if missing:
+            raise UnknownId("rollout", min(missing))
+        return found
+
+    async def _look_until(
+        self, topic: Topic, look: Callable[[], Awaitable[tuple[R, ...]]], wait: float
+    ) -> tuple[R, ...]:
+        """Look, and look again after every ring, until something is found or `wait` seconds have passed."""
+        found = await look()
+        if found or wait <= 0:
+            return found
+        deadline = self._clock.time() + wait
+        with self._bell.listening(topic) as listener:
+            while not (found := await look()) and (remaining := deadline - self._clock.time()) > 0:
+                await listener.wait(min(remaining, self._bell.net_seconds))
+        return found
+
+    async def _sweep(self) -> None:
+        while True:
+            try:
+                next_expiry = await self._expire()
+            except StoreError as exc:
+                _log.warning("could not look for expired leases, will try again: %s", exc)
+                next_expiry = None
+            delay = SWEEP_SECONDS if next_expiry is None else next_expiry - self._clock.time()
+            await sleep(self._clock, min(max(delay, 0.0), SWEEP_SECONDS))
+
+    @abstractmethod
+    async def _connect(self) -> None: ...
+
+    @abstractmethod
+    async def _disconnect(self) -> None: ...
+
+    @abstractmethod
+    async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]: ...
+
+    @abstractmethod
+    async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]: ...
+
+    @abstractmethod
+    async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout: ...
+
+    @abstractmethod
+    async def _report(self, report: Report) -> Attempt: ...
+
+    @abstractmethod
+    async def _append(self, report: Report) -> int: ...
+
+    @abstractmethod
+    async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]: ...
+
+    @abstractmethod
+    async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]: ...
+
+    @abstractmethod
+    async def _expire(self) -> float | None:
+        """Take away the leases that are due; when the next one is, if there is one."""
+
+    @abstractmethod
+    async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]: ...
+
+    @abstractmethod
+    async def _feed_end(self) -> int: ...
+
+    @abstractmethod
+    async def _query_rollouts(self, query: RolloutQuery) -> Page[Rollout]: ...
+
+    @abstractmethod
+    async def _query_attempts(self, rollout_id: str) -> tuple[Attempt, ...]: ...
+
+    @abstractmethod
+    async def _query_workers(self) -> tuple[Worker, ...]: ...
+
+    @abstractmethod
+    async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]: ...
+
+    @abstractmethod
+    async def _put_resources(self, data: bytes) -> Resources: ...
+
+    @abstractmethod
+    async def _latest_resources(self) -> Resources | None: ...
+
+    @abstractmethod
+    async def _statistics(self) -> Statistics: ...
+
+
+def _window(items: Sequence[R], limit: int, offset: int) -> Page[R]:
+    check_window(limit, offset)
+    end = None if limit < 0 else offset + limit
+    return Page(items=tuple(items[offset:end]), total=len(items), limit=limit, offset=offset)

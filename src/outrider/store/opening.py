@@ -1,0 +1,69 @@
+"""`open_store(url)`: the one door to all engines."""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from outrider.core.clock import Clock, SystemClock
+from outrider.core.errors import InvalidInput
+from outrider.store.leased import LeasedStore
+from outrider.store.protocol import Store
+
+SCHEMES = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE"
+
+
+class OpenStore:
+    """A store about to be opened: `await` it and close it yourself, or use it as `async with`."""
+
+    def __init__(self, store: LeasedStore) -> None:
+        self._store = store
+
+    def __await__(self) -> Generator[Any, None, Store]:
+        return self._store.open().__await__()
+
+    async def __aenter__(self) -> Store:
+        return await self._store.open()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._store.close()
+
+
+def open_store(url: str, *, clock: Clock | None = None, create: bool = True) -> OpenStore:
+    """Open the store at `url`: `memory://`, `sqlite:///runs.db`, `postgresql://…`.
+
+    With `create=False` a SQLite file that does not exist is an error instead of a new store.
+    """
+    return OpenStore(_engine(url, clock or SystemClock(), create=create))
+
+
+def _engine(url: str, clock: Clock, *, create: bool) -> LeasedStore:
+    # Engines are imported where they are chosen: PostgreSQL's client is an extra, and start-up stays fast.
+    parts = urlsplit(url)
+    if parts.scheme == "memory":
+        from outrider.store.memory import MemoryStore
+
+        return MemoryStore(url, clock)
+    if parts.scheme == "sqlite":
+        from outrider.store.sqlite import SqliteStore
+
+        path, synchronous = _sqlite_place(url)
+        return SqliteStore(url, path, clock=clock, synchronous=synchronous, create=create)
+    if parts.scheme in ("postgresql", "postgres"):
+        from outrider.store.postgres import PostgresStore
+
+        return PostgresStore(url, clock)
+    raise InvalidInput(f"{url!r} is no store URL; give one of {SCHEMES}")
+
+
+def _sqlite_place(url: str) -> tuple[Path, str]:
+    parts = urlsplit(url)
+    options = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
+    synchronous = options.pop("synchronous", "normal").lower()
+    if options or synchronous not in ("normal", "full"):
+        raise InvalidInput(f"{url!r}: the only option of a SQLite store is ?synchronous=normal or ?synchronous=full")
+    if parts.netloc or parts.path.strip("/") == "":
+        raise InvalidInput(
+            f"{url!r}: write sqlite:///runs.db for a file here, sqlite:////data/runs.db for an absolute path"
+        )
+    return Path(parts.path[1:]), synchronous

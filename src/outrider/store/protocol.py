@@ -1,0 +1,200 @@
+"""The store: one durable queue of rollouts that producers, workers and trainers share.
+
+Invariants, the same for every engine:
+- A claim is one atomic step; a rollout is claimed by one attempt at a time.
+- Every write to a claimed rollout names its attempt. A write by an attempt that is not the current one, or of a
+  rollout that has ended, raises `LeaseLost` and changes nothing; repeating a write that was carried out is accepted.
+- Final states are final.
+- Expiry and time-outs are enforced by every process that has the store open, whether or not anyone calls it.
+- Waiting calls wake on events, within milliseconds, also when the event comes from another process.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol, Self
+
+from outrider.core.attempt import Attempt, Failure, LostLease
+from outrider.core.event import Event, EventKind, RecordedEvent
+from outrider.core.page import Page
+from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, RolloutRequest
+from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
+from outrider.core.worker import Worker
+
+SortKey = Literal["enqueued_at", "ended_at"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A stretch of the completion-ordered feed; pass `cursor` to read on from here."""
+
+    items: tuple[Rollout, ...]
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What runs need and trainers publish (policy endpoint, prompt templates): immutable, versions grow from 1."""
+
+    version: int
+    resources: Mapping[str, Any]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Counts of the whole store at one moment."""
+
+    rollouts: Mapping[RolloutStatus, int]
+    workers: Mapping[WorkerStatus, int]
+    oldest_queued_at: datetime | None
+    next_expiry_at: datetime | None
+
+
+class Store(Protocol):
+    """The methods every engine has. All ids are strings; `worker_id` may also be given as a number."""
+
+    @property
+    def url(self) -> str:
+        """What `open_store` takes to open this store again, in this process or another."""
+
+    async def enqueue_rollout(
+        self,
+        input: Any,
+        *,
+        rollout_id: str | None = None,
+        mode: Mode | str = Mode.TRAIN,
+        tag: str | None = None,
+        seed: int | None = None,
+        group_id: str | None = None,
+        priority: int = 0,
+        config: RolloutConfig | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Rollout:
+        """Add one rollout. With a `rollout_id` of your own, repeating the call changes nothing."""
+
+    async def enqueue_many_rollouts(self, requests: Sequence[RolloutRequest]) -> tuple[Rollout, ...]:
+        """Add all of them or, if one is refused, none."""
+
+    async def dequeue_rollout(
+        self,
+        *,
+        worker_id: str | int,
+        wait: float = 0.0,
+        tags: Collection[str] | None = None,
+        mode: Mode | str | None = None,
+        request_id: str | None = None,
+    ) -> AttemptedRollout | None:
+        """Claim the next rollout: highest priority first, then oldest. Waits up to `wait` seconds for one.
+
+        A claim repeated with the same `request_id` returns what the first one claimed.
+        """
+
+    async def dequeue_many_rollouts(
+        self,
+        limit: int,
+        *,
+        worker_id: str | int,
+        wait: float = 0.0,
+        tags: Collection[str] | None = None,
+        mode: Mode | str | None = None,
+        request_id: str | None = None,
+    ) -> tuple[AttemptedRollout, ...]:
+        """Claim up to `limit` rollouts; waits only while there is none at all."""
+
+    async def start_rollout(
+        self, input: Any, *, worker_id: str | int, config: RolloutConfig | None = None, **request: Any
+    ) -> AttemptedRollout:
+        """Enqueue and claim in one step, past the queue. `request` takes the other arguments of `enqueue_rollout`."""
+
+    async def update_attempt(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        *,
+        status: AttemptStatus | str | None = None,
+        worker_id: str | int | None = None,
+        reward: float | None = None,
+        error: Failure | None = None,
+        events: Sequence[Event] = (),
+        first_index: int | None = None,
+    ) -> Attempt:
+        """Report on an attempt, and append its last `events` in the same step.
+
+        `running` and the ends `succeeded`, `failed`, `timeout`; `cancelled` hands the rollout back to the queue.
+        """
+
+    async def append_events(
+        self, rollout_id: str, attempt_id: str, events: Sequence[Event], *, first_index: int | None = None
+    ) -> int:
+        """Append events, and the number of events the attempt has then.
+
+        With `first_index`, the place of the first one, repeating the call changes nothing.
+        """
+
+    async def heartbeat(
+        self, worker_id: str | int, attempt_ids: Collection[str] = (), *, wait: float = 0.0
+    ) -> tuple[LostLease, ...]:
+        """Renew all leases of a worker, and learn which are lost.
+
+        With `wait`, goes on watching for so many seconds and returns as soon as one is lost. `attempt_ids` may be a
+        live view, such as a dict's keys: it is read anew at every look.
+        """
+
+    async def cancel_rollouts(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:
+        """Cancel what has not ended, down to the running attempts; the ids that were cancelled by this call."""
+
+    async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None: ...
+
+    async def get_latest_attempt(self, rollout_id: str) -> Attempt | None: ...
+
+    async def query_rollouts(
+        self,
+        *,
+        status: RolloutStatus | str | None = None,
+        status_in: Collection[RolloutStatus | str] | None = None,
+        mode: Mode | str | None = None,
+        tag: str | None = None,
+        group_id: str | None = None,
+        rollout_ids: Sequence[str] | None = None,
+        sort_by: SortKey = "enqueued_at",
+        descending: bool = False,
+        limit: int = -1,
+        offset: int = 0,
+    ) -> Page[Rollout]: ...
+
+    async def query_attempts(self, rollout_id: str, *, limit: int = -1, offset: int = 0) -> Page[Attempt]: ...
+
+    async def query_workers(
+        self, *, status: WorkerStatus | str | None = None, limit: int = -1, offset: int = 0
+    ) -> Page[Worker]: ...
+
+    async def query_events(
+        self,
+        rollout_id: str,
+        *,
+        attempt_id: str | None = None,
+        kind: EventKind | str | None = None,
+        limit: int = -1,
+        offset: int = 0,
+    ) -> Page[RecordedEvent]:
+        """Events in the order they were appended; of the latest attempt unless another is named."""
+
+    async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> tuple[Rollout, ...]:
+        """Wait until all have ended, or `timeout` seconds; those that have ended, in the order asked."""
+
+    async def finished_after(self, cursor: int = 0, *, limit: int = 100, wait: float = 0.0) -> Finished:
+        """Rollouts in the order they ended, after `cursor` (0: from the start). Nothing is skipped or shown twice."""
+
+    async def put_resources(self, resources: Mapping[str, Any]) -> Resources: ...
+
+    async def get_latest_resources(self) -> Resources | None: ...
+
+    async def statistics(self) -> Statistics: ...
+
+    async def close(self) -> None:
+        """Let go of the database. What was acknowledged stays; calls under way are carried out first."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc_info: object) -> None: ...

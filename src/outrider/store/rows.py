@@ -1,0 +1,222 @@
+"""Database rows as values, the same for both SQL engines: times are unix seconds, payloads msgpack."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from outrider.core import wire
+from outrider.core.attempt import Attempt, Failure
+from outrider.core.clock import utc
+from outrider.core.event import Event, EventKind, RecordedEvent
+from outrider.core.rollout import AttemptedRollout, Rollout
+from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
+from outrider.core.worker import Worker
+from outrider.store.protocol import Resources
+from outrider.store.steps import NewRollout, config_of, failure_of, metadata_of
+
+ROLLOUT = (
+    "r.rollout_id, i.input, r.status, r.mode, r.tag, r.seed, r.group_id, r.priority, r.config, i.metadata, "
+    "r.enqueued_at, r.ended_at, r.reward, r.failure, r.n_attempts, r.n_failures, r.attempt_id, r.worker_id"
+)
+"""The columns of `rollout_of`: `r` is the rollout, `i` its payloads."""
+
+ATTEMPT = (
+    "a.attempt_id, a.sequence_id, a.worker_id, a.status, a.started_at, a.heartbeat_at, a.ended_at, a.reward, a.failure"
+)
+"""The columns of `attempt_of`."""
+
+CURRENT = (
+    "seq, rollout_id, status, mode, tag, config, n_attempts, n_failures, attempt_id, worker_id, started_at, "
+    "heartbeat_at, expires_at"
+)
+"""The columns of `Current`."""
+
+WORKER_SILENT_SECONDS = 30.0
+"""A worker that holds no lease and was not heard of for so long is `unknown`."""
+
+
+class Current(NamedTuple):
+    """A rollout's row as far as a fenced write must know it."""
+
+    seq: int
+    rollout_id: str
+    status: str
+    mode: str
+    tag: str | None
+    config: bytes
+    n_attempts: int
+    n_failures: int
+    attempt_id: str
+    worker_id: str
+    started_at: float
+    heartbeat_at: float
+    expires_at: float | None
+
+    @property
+    def is_live(self) -> bool:
+        return self.expires_at is not None
+
+    def held_by(self, attempt_id: str) -> bool:
+        return self.expires_at is not None and self.attempt_id == attempt_id
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, as far as its status does not tell."""
+
+    worker_id: str
+    reward: float | None = None
+    failure: Failure | None = None
+
+
+def fresh_rollout(new: NewRollout, now: float) -> Rollout:
+    """The rollout that `new` makes, as another process would read it."""
+    request = new.request
+    return Rollout(
+        rollout_id=new.rollout_id,
+        input=wire.decode(new.input),
+        status=RolloutStatus.QUEUING,
+        mode=request.mode,
+        tag=request.tag,
+        seed=request.seed,
+        group_id=request.group_id,
+        priority=request.priority,
+        config=request.config,
+        metadata=metadata_of(new.metadata),
+        enqueued_at=utc(now),
+    )
+
+
+def rollout_of(row: Sequence[Any]) -> Rollout:
+    return Rollout(**_rollout_fields(row))
+
+
+def attempted_of(row: Sequence[Any], attempt: Attempt) -> AttemptedRollout:
+    """A claimed rollout: the row may be the one read before the claim."""
+    fields = _rollout_fields(row)
+    fields |= {
+        "status": RolloutStatus(attempt.status),
+        "n_attempts": attempt.sequence_id,
+        "attempt_id": attempt.attempt_id,
+        "worker_id": attempt.worker_id,
+        "failure": None,
+    }
+    return AttemptedRollout(**fields, attempt=attempt)
+
+
+def _rollout_fields(row: Sequence[Any]) -> dict[str, Any]:
+    return {
+        "rollout_id": row[0],
+        "input": wire.decode(row[1]),
+        "status": RolloutStatus(row[2]),
+        "mode": Mode(row[3]),
+        "tag": row[4],
+        "seed": row[5],
+        "group_id": row[6],
+        "priority": row[7],
+        "config": config_of(row[8]),
+        "metadata": metadata_of(row[9]),
+        "enqueued_at": utc(row[10]),
+        "ended_at": None if row[11] is None else utc(row[11]),
+        "reward": row[12],
+        "failure": failure_of(row[13]),
+        "n_attempts": row[14],
+        "n_failures": row[15],
+        "attempt_id": row[16],
+        "worker_id": row[17],
+    }
+
+
+def attempt_of(rollout_id: str, row: Sequence[Any]) -> Attempt:
+    """An attempt that has ended."""
+    return Attempt(
+        rollout_id=rollout_id,
+        attempt_id=row[0],
+        sequence_id=row[1],
+        worker_id=row[2],
+        status=AttemptStatus(row[3]),
+        started_at=utc(row[4]),
+        last_heartbeat_at=utc(row[5]),
+        ended_at=utc(row[6]),
+        lease_expires_at=None,
+        reward=row[7],
+        failure=failure_of(row[8]),
+    )
+
+
+def live_attempt(current: Current) -> Attempt:
+    """The attempt that holds the lease."""
+    return Attempt(
+        rollout_id=current.rollout_id,
+        attempt_id=current.attempt_id,
+        sequence_id=current.n_attempts,
+        worker_id=current.worker_id,
+        status=AttemptStatus(current.status),
+        started_at=utc(current.started_at),
+        last_heartbeat_at=utc(current.heartbeat_at),
+        lease_expires_at=None if current.expires_at is None else utc(current.expires_at),
+    )
+
+
+def ended_attempt(current: Current, status: AttemptStatus, outcome: Outcome, now: float) -> Attempt:
+    """The attempt that held the lease, as it has just ended."""
+    return Attempt(
+        rollout_id=current.rollout_id,
+        attempt_id=current.attempt_id,
+        sequence_id=current.n_attempts,
+        worker_id=outcome.worker_id,
+        status=status,
+        started_at=utc(current.started_at),
+        last_heartbeat_at=utc(current.heartbeat_at),
+        ended_at=utc(now),
+        lease_expires_at=None,
+        reward=outcome.reward,
+        failure=outcome.failure,
+    )
+
+
+def event_rows(current: Current, first: int, events: Sequence[Event]) -> Iterator[tuple[Any, ...]]:
+    """Rows for the events table: seq, sequence_id, place, kind, name, at, data."""
+    for place, event in enumerate(events, first):
+        yield (
+            current.seq,
+            current.n_attempts,
+            place,
+            event.kind,
+            event.name,
+            event.at.timestamp(),
+            wire.encode(event.data),
+        )
+
+
+def event_of(rollout_id: str, attempt_id: str, row: Sequence[Any]) -> RecordedEvent:
+    """An event from place, kind, name, at, data."""
+    return RecordedEvent(
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        index=row[0],
+        kind=EventKind(row[1]),
+        name=row[2],
+        at=utc(row[3]),
+        data=metadata_of(row[4]),
+    )
+
+
+def worker_of(row: Sequence[Any], attempt_ids: Sequence[str], now: float) -> Worker:
+    """A worker from worker_id, first_seen_at, last_seen_at, and the leases it holds."""
+    if attempt_ids:
+        status = WorkerStatus.BUSY
+    else:
+        status = WorkerStatus.UNKNOWN if now - row[2] > WORKER_SILENT_SECONDS else WorkerStatus.IDLE
+    return Worker(
+        worker_id=row[0],
+        status=status,
+        first_seen_at=utc(row[1]),
+        last_seen_at=utc(row[2]),
+        attempt_ids=tuple(sorted(attempt_ids)),
+    )
+
+
+def resources_of(row: Sequence[Any]) -> Resources:
+    """Resources from version, data, created_at."""
+    return Resources(version=row[0], resources=metadata_of(row[1]), created_at=utc(row[2]))

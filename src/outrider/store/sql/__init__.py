@@ -1,0 +1,27 @@
+"""The SQL of the store engines: named queries and numbered migrations, one folder a database."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+
+
+@lru_cache
+def queries(database: str, **fragments: str) -> Mapping[str, str]:
+    """The named queries of `database`, each `{fragment}` replaced. A query is what follows a `-- name:` line."""
+    text = files(__name__).joinpath(database, "queries.sql").read_text()
+    found = {}
+    for block in text.split("-- name: ")[1:]:
+        name, _, body = block.partition("\n")
+        sql = "\n".join(line for line in body.strip().splitlines() if not line.startswith("--"))
+        for fragment, columns in fragments.items():
+            sql = sql.replace("{" + fragment + "}", columns)
+        found[name.strip()] = sql
+    return found
+
+
+@lru_cache
+def migrations(database: str) -> tuple[str, ...]:
+    """The migrations of `database` in order; the n-th leads to schema n."""
+    folder = files(__name__).joinpath(database)
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name[:4].isdigit())
+    return tuple(folder.joinpath(name).read_text() for name in names)

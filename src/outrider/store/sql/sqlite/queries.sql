@@ -1,0 +1,139 @@
+-- name: insert_rollout
+-- A new rollout goes to the end of its lane; an id that is taken inserts nothing.
+INSERT INTO rollouts (rollout_id, status, mode, tag, seed, group_id, priority, config, enqueued_at, lane)
+VALUES (?, 'queuing', ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (rollout_id) DO NOTHING
+
+-- name: insert_input
+-- Its payloads.
+INSERT INTO inputs (seq, input, metadata) VALUES (?, ?, ?)
+
+-- name: lanes
+-- The lanes in which something waits, found by one index seek each.
+WITH RECURSIVE lanes (lane) AS (
+    SELECT min(lane) FROM rollouts WHERE lane IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(rollouts.lane) FROM rollouts WHERE rollouts.lane > lanes.lane)
+    FROM lanes WHERE lanes.lane IS NOT NULL
+)
+SELECT lane FROM lanes WHERE lane IS NOT NULL
+
+-- name: lane_head
+-- The next rollouts of one lane.
+SELECT r.seq, {rollout} FROM rollouts r JOIN inputs i ON i.seq = r.seq
+WHERE r.lane = ? ORDER BY r.priority DESC, r.seq LIMIT ?
+
+-- name: rollout
+-- One rollout with its place.
+SELECT r.seq, {rollout} FROM rollouts r JOIN inputs i ON i.seq = r.seq WHERE r.rollout_id = ?
+
+-- name: claimed_by_request
+-- What a claim that is being repeated has claimed and still holds.
+SELECT {rollout} FROM rollouts r JOIN inputs i ON i.seq = r.seq
+WHERE r.request_id = ? ORDER BY r.priority DESC, r.seq
+
+-- name: claim
+-- The rollout leaves its lane and gets an attempt with a lease.
+UPDATE rollouts SET status = 'preparing', lane = NULL, failure = NULL, n_attempts = n_attempts + 1, attempt_id = ?,
+    worker_id = ?, request_id = ?, started_at = ?, heartbeat_at = ?, expires_at = ?
+WHERE seq = ?
+
+-- name: current
+-- What a fenced write must know.
+SELECT {current} FROM rollouts WHERE rollout_id = ?
+
+-- name: expired
+-- Live rollouts whose lease is due, the longest overdue first.
+SELECT {current} FROM rollouts WHERE expires_at <= ? ORDER BY expires_at LIMIT ?
+
+-- name: next_expiry
+-- When the next lease is due.
+SELECT min(expires_at) FROM rollouts WHERE expires_at IS NOT NULL
+
+-- name: set_live
+-- The attempt says that it acts, or who runs it.
+UPDATE rollouts SET status = ?, worker_id = ? WHERE seq = ?
+
+-- name: insert_attempt
+-- An attempt that has ended.
+INSERT INTO attempts (seq, sequence_id, attempt_id, worker_id, status, started_at, heartbeat_at, ended_at, reward,
+    failure)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: set_requeued
+-- The rollout waits again, in its old place.
+UPDATE rollouts SET status = ?, n_failures = ?, failure = ?, lane = ?, request_id = NULL, expires_at = NULL
+WHERE seq = ?
+
+-- name: set_ended
+-- The rollout has ended, and gets the next place in the feed.
+UPDATE rollouts SET status = ?, n_failures = ?, failure = ?, reward = ?, worker_id = ?, ended_at = ?, lane = NULL,
+    request_id = NULL, expires_at = NULL,
+    finish_seq = (SELECT coalesce(max(finish_seq), 0) + 1 FROM rollouts WHERE finish_seq IS NOT NULL)
+WHERE seq = ?
+
+-- name: attempt
+-- An attempt that has ended, by its id.
+SELECT r.rollout_id, {attempt} FROM attempts a JOIN rollouts r ON r.seq = a.seq WHERE a.attempt_id = ?
+
+-- name: attempts
+-- The ended attempts of a rollout, in order.
+SELECT {attempt} FROM attempts a WHERE a.seq = ? ORDER BY a.sequence_id
+
+-- name: insert_event
+-- An event; one that is already there was sent twice.
+INSERT INTO events (seq, sequence_id, place, kind, name, at, data) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: n_events
+-- How many events an attempt has.
+SELECT coalesce(max(place), -1) + 1 FROM events WHERE seq = ? AND sequence_id = ?
+
+-- name: holders
+-- The leases of one worker.
+SELECT seq, attempt_id, config, started_at FROM rollouts WHERE worker_id = ? AND expires_at IS NOT NULL
+
+-- name: renew
+-- A heartbeat.
+UPDATE rollouts SET heartbeat_at = ?, expires_at = ? WHERE seq = ?
+
+-- name: see_worker
+-- The worker was heard of.
+INSERT INTO workers (worker_id, first_seen_at, last_seen_at) VALUES (?, ?, ?)
+ON CONFLICT (worker_id) DO UPDATE SET last_seen_at = max(last_seen_at, excluded.last_seen_at)
+
+-- name: workers
+-- All workers.
+SELECT worker_id, first_seen_at, last_seen_at FROM workers ORDER BY first_seen_at, worker_id
+
+-- name: leases
+-- Who holds what.
+SELECT worker_id, attempt_id FROM rollouts WHERE expires_at IS NOT NULL
+
+-- name: feed
+-- Ended rollouts in the order they ended.
+SELECT r.finish_seq, {rollout} FROM rollouts r JOIN inputs i ON i.seq = r.seq
+WHERE r.finish_seq > ? ORDER BY r.finish_seq LIMIT ?
+
+-- name: feed_end
+-- The last place in the feed.
+SELECT coalesce(max(finish_seq), 0) FROM rollouts WHERE finish_seq IS NOT NULL
+
+-- name: count_by_status
+-- How many rollouts are in each state, from the index alone.
+SELECT status, count(*) FROM rollouts GROUP BY status
+
+-- name: oldest_queued
+-- How long something has been waiting.
+SELECT min(enqueued_at) FROM (
+    SELECT enqueued_at FROM (SELECT enqueued_at FROM rollouts WHERE status = 'queuing' ORDER BY seq LIMIT 1)
+    UNION ALL
+    SELECT enqueued_at FROM (SELECT enqueued_at FROM rollouts WHERE status = 'requeuing' ORDER BY seq LIMIT 1)
+)
+
+-- name: insert_resources
+-- A new version of the resources.
+INSERT INTO resources (data, created_at) VALUES (?, ?) RETURNING version, data, created_at
+
+-- name: latest_resources
+-- The newest version of the resources.
+SELECT version, data, created_at FROM resources ORDER BY version DESC LIMIT 1

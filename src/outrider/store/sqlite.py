@@ -1,0 +1,156 @@
+"""The embedded store: one SQLite file, any number of processes on one machine.
+
+Writes go through one thread a process with group commit, reads through another; `FifoBell` wakes the other processes.
+What is acknowledged survives the death of any process (`synchronous=NORMAL`); `?synchronous=full` in the URL makes it
+survive the loss of power too, for a flush to disk at every commit.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from outrider.core.attempt import Attempt, LostLease
+from outrider.core.clock import Clock
+from outrider.core.event import RecordedEvent
+from outrider.core.lifecycle import Signal
+from outrider.core.page import Page
+from outrider.core.rollout import AttemptedRollout, Rollout
+from outrider.core.worker import Worker
+from outrider.store import sqlite_reads as reads
+from outrider.store.bell import Topic
+from outrider.store.fifo_bell import FifoBell
+from outrider.store.leased import LeasedStore
+from outrider.store.protocol import Resources, Statistics
+from outrider.store.sqlite_file import connect
+from outrider.store.sqlite_steps import SqliteSteps
+from outrider.store.sqlite_thread import SqliteThread
+from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+
+BUSY_SECONDS = 60.0
+
+
+class SqliteStore(LeasedStore):
+    """The embedded engine."""
+
+    def __init__(self, url: str, path: Path, *, clock: Clock, synchronous: str, create: bool) -> None:
+        self._fifo_bell = FifoBell(clock, path.with_name(path.name + "-bells"))
+        super().__init__(url, clock, self._fifo_bell)
+        self._path = path
+        self._synchronous = synchronous
+        self._create = create
+        self._writer: SqliteThread[SqliteSteps]
+        self._reader: SqliteThread[sqlite3.Connection]
+
+    async def _connect(self) -> None:
+        self._writer = SqliteThread(
+            f"write {self._path.name}",
+            connect=self._connect_writer,
+            begin="BEGIN IMMEDIATE",
+            busy_seconds=BUSY_SECONDS,
+            after_commit=self._ring,
+        )
+        await self._writer.start()
+        self._reader = SqliteThread(
+            f"read {self._path.name}",
+            connect=self._connect_reader,
+            begin="BEGIN",
+            busy_seconds=BUSY_SECONDS,
+            after_commit=lambda _: None,
+        )
+        await self._reader.start()
+
+    def _connect_writer(self) -> tuple[sqlite3.Connection, SqliteSteps]:
+        connection = connect(self._path, synchronous=self._synchronous, create=self._create, migrate=True)
+        return connection, SqliteSteps(connection, self._clock)
+
+    def _connect_reader(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        connection = connect(self._path, synchronous=self._synchronous, create=False, migrate=False)
+        return connection, connection
+
+    async def _disconnect(self) -> None:
+        await self._writer.stop()
+        await self._reader.stop()
+
+    def _ring(self, steps: SqliteSteps) -> Callable[[], None] | None:
+        """Wake the other processes from the writer's thread; waking this one is left to its event loop."""
+        topics = frozenset(steps.topics)
+        if not topics:
+            return None
+        steps.topics.clear()
+        self._fifo_bell.ring_others(topics)
+        return partial(self._ring_here, topics)
+
+    def _ring_here(self, topics: frozenset[Topic]) -> None:
+        for topic in topics:
+            self._bell.ring_here(topic)
+
+    async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]:
+        return await self._writer.submit(lambda steps: steps.enqueue(new))
+
+    async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
+        future = self._writer.submit(lambda steps: steps.claim(claim))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(self._hand_back)
+            raise
+
+    def _hand_back(self, future: "asyncio.Future[tuple[AttemptedRollout, ...]]") -> None:
+        """Nobody is left to run what a cancelled caller has claimed."""
+        if future.cancelled() or future.exception() is not None:
+            return
+        for claimed in future.result():
+            attempt = claimed.attempt
+            report = Report(rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id, signal=Signal.HAND_BACK)
+            self._writer.submit(partial(SqliteSteps.report, report=report))
+
+    async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
+        return await self._writer.submit(lambda steps: steps.start(new, worker_id))
+
+    async def _report(self, report: Report) -> Attempt:
+        return await self._writer.submit(lambda steps: steps.report(report))
+
+    async def _append(self, report: Report) -> int:
+        return await self._writer.submit(lambda steps: steps.append(report))
+
+    async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
+        return await self._writer.submit(lambda steps: steps.renew(worker_id, attempt_ids))
+
+    async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]:
+        return await self._writer.submit(lambda steps: steps.cancel(rollout_ids))
+
+    async def _put_resources(self, data: bytes) -> Resources:
+        return await self._writer.submit(lambda steps: steps.put_resources(data))
+
+    async def _expire(self) -> float | None:
+        next_expiry = await self._reader.submit(reads.next_expiry)
+        if next_expiry is not None and next_expiry <= self._clock.time():
+            await self._writer.submit(SqliteSteps.expire)
+            next_expiry = await self._reader.submit(reads.next_expiry)
+        return next_expiry
+
+    async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
+        return await self._reader.submit(lambda db: reads.finished(db, cursor, limit))
+
+    async def _feed_end(self) -> int:
+        return await self._reader.submit(reads.feed_end)
+
+    async def _query_rollouts(self, query: RolloutQuery) -> Page[Rollout]:
+        return await self._reader.submit(lambda db: reads.rollouts(db, query))
+
+    async def _query_attempts(self, rollout_id: str) -> tuple[Attempt, ...]:
+        return await self._reader.submit(lambda db: reads.attempts(db, rollout_id))
+
+    async def _query_workers(self) -> tuple[Worker, ...]:
+        return await self._reader.submit(lambda db: reads.workers(db, self._clock.time()))
+
+    async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]:
+        return await self._reader.submit(lambda db: reads.events(db, query))
+
+    async def _latest_resources(self) -> Resources | None:
+        return await self._reader.submit(reads.latest_resources)
+
+    async def _statistics(self) -> Statistics:
+        return await self._reader.submit(lambda db: reads.statistics(db, self._clock.time()))

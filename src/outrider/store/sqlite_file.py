@@ -1,0 +1,113 @@
+"""Opening the file of an embedded store: where it may lie, whose it is, and which schema it has."""
+
+import sqlite3
+from pathlib import Path
+
+from outrider.core.errors import InvalidInput, SchemaMismatch, StoreUnavailable
+from outrider.store.sql import migrations
+
+APPLICATION_ID = 0x0D71DE12
+"""Marks a file as ours in its header."""
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "fuse.sshfs"}
+)
+OPEN_SECONDS = 60.0
+
+
+def connect(path: Path, *, synchronous: str, create: bool, migrate: bool) -> sqlite3.Connection:
+    """A connection to the store in `path`; with `migrate`, its schema is made or brought up to date first."""
+    _refuse_bad_place(path, create=create)
+    try:
+        connection = sqlite3.connect(path, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            if migrate:
+                _migrate(connection, path)
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute("PRAGMA cache_size = -65536")
+            connection.execute("PRAGMA wal_autocheckpoint = 4000")
+            # From here on the thread that owns the connection waits for locks in its own way.
+            connection.execute("PRAGMA busy_timeout = 0")
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.OperationalError as exc:
+        raise StoreUnavailable(
+            f"cannot open the store in {path}: {exc}; check the path, its rights and the disk"
+        ) from exc
+    except sqlite3.DatabaseError as exc:
+        raise InvalidInput(f"{path} is not an Outrider store: {exc}; give another file") from exc
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    steps = migrations("sqlite")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        _refuse_foreign(connection, path)
+        _refuse_newer(version, len(steps), path)
+        for step in steps[version:]:
+            for statement in _statements(step):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(steps)}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> list[str]:
+    """The statements of a script; unlike `executescript` this leaves the transaction open."""
+    statements, pending = [], ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            statements.append(pending)
+            pending = ""
+    return statements
+
+
+def _refuse_newer(version: int, known: int, path: Path) -> None:
+    if version > known:
+        raise SchemaMismatch(f"sqlite:///{path}", version, known)
+
+
+def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if n_tables and application_id != APPLICATION_ID:
+        raise InvalidInput(f"{path} is a database of another program; give another file")
+
+
+def _refuse_bad_place(path: Path, *, create: bool) -> None:
+    if not create and not path.exists():
+        raise InvalidInput(f"there is no store in {path}; make one with `outrider enqueue --store sqlite:///{path} …`")
+    if path.is_dir():
+        raise InvalidInput(f"{path} is a folder; give the file of the store in it, such as {path / 'outrider.db'}")
+    if not path.parent.is_dir():
+        raise InvalidInput(f"the folder {path.parent} does not exist; make it first")
+    if (kind := _file_system(path.parent)) in NETWORK_FILE_SYSTEMS:
+        raise InvalidInput(
+            f"{path} lies on a network file system ({kind}), where SQLite loses data when several machines write; "
+            "use a local disk, or PostgreSQL for several machines"
+        )
+
+
+def _file_system(folder: Path) -> str:
+    """The kind of file system that holds `folder`, where the system tells; else an empty text."""
+    mounts = Path("/proc/self/mounts")
+    if not mounts.exists():
+        return ""
+    best, kind = "", ""
+    resolved = str(folder.resolve())
+    for line in mounts.read_text().splitlines():
+        _, mount, found, *_ = line.split(" ")
+        inside = resolved == mount or resolved.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, found
+    return kind

@@ -1,0 +1,126 @@
+"""What the SQLite engine reads, each inside one transaction that its caller begins and ends."""
+
+import json
+import sqlite3
+from collections import Counter, defaultdict
+from typing import Any
+
+from outrider.core.attempt import Attempt
+from outrider.core.clock import utc
+from outrider.core.errors import UnknownId
+from outrider.core.event import RecordedEvent
+from outrider.core.page import Page
+from outrider.core.rollout import Rollout
+from outrider.core.status import RolloutStatus
+from outrider.core.worker import Worker
+from outrider.store import rows
+from outrider.store.protocol import Resources, Statistics
+from outrider.store.rows import Current
+from outrider.store.sqlite_steps import SQL
+from outrider.store.steps import EventQuery, RolloutQuery
+
+
+def next_expiry(db: sqlite3.Connection) -> float | None:
+    expires_at: float | None = db.execute(SQL["next_expiry"]).fetchone()[0]
+    return expires_at
+
+
+def finished(db: sqlite3.Connection, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
+    found = db.execute(SQL["feed"], (cursor, limit)).fetchall()
+    return tuple((row[0], rows.rollout_of(row[1:])) for row in found)
+
+
+def feed_end(db: sqlite3.Connection) -> int:
+    return int(db.execute(SQL["feed_end"]).fetchone()[0])
+
+
+def rollouts(db: sqlite3.Connection, query: RolloutQuery) -> Page[Rollout]:
+    where, values = _where(query)
+    order = "r.finish_seq" if query.sort_by == "ended_at" else "r.seq"
+    direction = "DESC" if query.descending else "ASC"
+    found = db.execute(
+        f"SELECT {rows.ROLLOUT} FROM rollouts r JOIN inputs i ON i.seq = r.seq WHERE {where} "
+        f"ORDER BY {order} {direction} LIMIT ? OFFSET ?",
+        (*values, query.limit, query.offset),
+    ).fetchall()
+    total = len(found)
+    if query.limit >= 0 or query.offset > 0:
+        (total,) = db.execute(f"SELECT count(*) FROM rollouts r WHERE {where}", values).fetchone()
+    return Page(items=tuple(map(rows.rollout_of, found)), total=total, limit=query.limit, offset=query.offset)
+
+
+def _where(query: RolloutQuery) -> tuple[str, list[Any]]:
+    terms = ["TRUE"]
+    values: list[Any] = []
+    if query.statuses is not None:
+        terms.append(f"r.status IN ({', '.join('?' * len(query.statuses))})")
+        values += query.statuses
+    for column in ("mode", "tag", "group_id"):
+        if (value := getattr(query, column)) is not None:
+            terms.append(f"r.{column} = ?")
+            values.append(value)
+    if query.rollout_ids is not None:
+        terms.append("r.rollout_id IN (SELECT value FROM json_each(?))")
+        values.append(json.dumps(query.rollout_ids))
+    if query.sort_by == "ended_at":
+        terms.append("r.finish_seq IS NOT NULL")
+    return " AND ".join(terms), values
+
+
+def attempts(db: sqlite3.Connection, rollout_id: str) -> tuple[Attempt, ...]:
+    current = _current(db, rollout_id)
+    ended = [rows.attempt_of(rollout_id, row) for row in db.execute(SQL["attempts"], (current.seq,))]
+    return (*ended, rows.live_attempt(current)) if current.is_live else tuple(ended)
+
+
+def events(db: sqlite3.Connection, query: EventQuery) -> Page[RecordedEvent]:
+    known = attempts(db, query.rollout_id)
+    wanted = known[-1:] if query.attempt_id is None else [a for a in known if a.attempt_id == query.attempt_id]
+    if not wanted:
+        if query.attempt_id is not None:
+            raise UnknownId("attempt", query.attempt_id)
+        return Page(items=(), total=0, limit=query.limit, offset=query.offset)
+    attempt = wanted[0]
+    where = "seq = ? AND sequence_id = ?"
+    values: list[Any] = [_current(db, query.rollout_id).seq, attempt.sequence_id]
+    if query.kind is not None:
+        where += " AND kind = ?"
+        values.append(query.kind)
+    found = db.execute(
+        f"SELECT place, kind, name, at, data FROM events WHERE {where} ORDER BY place LIMIT ? OFFSET ?",
+        (*values, query.limit, query.offset),
+    ).fetchall()
+    (total,) = db.execute(f"SELECT count(*) FROM events WHERE {where}", values).fetchone()
+    items = tuple(rows.event_of(query.rollout_id, attempt.attempt_id, row) for row in found)
+    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+
+
+def _current(db: sqlite3.Connection, rollout_id: str) -> Current:
+    row = db.execute(SQL["current"], (rollout_id,)).fetchone()
+    if row is None:
+        raise UnknownId("rollout", rollout_id)
+    return Current(*row)
+
+
+def workers(db: sqlite3.Connection, now: float) -> tuple[Worker, ...]:
+    held = defaultdict(list)
+    for worker_id, attempt_id in db.execute(SQL["leases"]):
+        held[worker_id].append(attempt_id)
+    return tuple(rows.worker_of(row, held[row[0]], now) for row in db.execute(SQL["workers"]))
+
+
+def latest_resources(db: sqlite3.Connection) -> Resources | None:
+    row = db.execute(SQL["latest_resources"]).fetchone()
+    return None if row is None else rows.resources_of(row)
+
+
+def statistics(db: sqlite3.Connection, now: float) -> Statistics:
+    counts = dict(db.execute(SQL["count_by_status"]).fetchall())
+    (oldest,) = db.execute(SQL["oldest_queued"]).fetchone()
+    due = next_expiry(db)
+    return Statistics(
+        rollouts={status: counts.get(status, 0) for status in RolloutStatus},
+        workers=Counter(worker.status for worker in workers(db, now)),
+        oldest_queued_at=None if oldest is None else utc(oldest),
+        next_expiry_at=None if due is None else utc(due),
+    )

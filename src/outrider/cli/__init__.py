@@ -1,1 +1,65 @@
 """The `outrider` command, one file a subcommand."""
+
+import importlib
+import sys
+
+import click
+
+COMMANDS = {
+    "enqueue": "Add rollouts to a store.",
+    "work": "Run workers that share the rollouts of a store.",
+    "status": "Show rollouts by state, workers, and what is stuck and why.",
+    "show": "Show one rollout: attempts, workers, events, errors.",
+    "retry": "Run ended rollouts again, as new ones.",
+    "cancel": "Cancel rollouts, down to their running attempts.",
+    "export": "Write finished rollouts with their events as JSON lines.",
+    "bench": "Measure Outrider against its peers (from a checkout).",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a subcommand when it is used, so that `outrider --help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"outrider.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="outrider")
+def cli() -> None:
+    r"""Rollouts for LLM agents: claimed once, crash-proof, scored.
+
+    Two commands to start with, in any folder:
+
+    \b
+      outrider enqueue --test 20
+      outrider work --workers 4 --until-done
+    """
+
+
+def main() -> None:
+    """Run the command line. Exit code 2: what was given cannot be used, and nothing was changed; 1: it failed."""
+    from outrider.core.errors import InvalidInput, OutriderError  # noqa: PLC0415 not needed for --help
+
+    try:
+        cli(prog_name="outrider")
+    except InvalidInput as exc:
+        click.echo(f"outrider: {exc}", err=True)
+        sys.exit(2)
+    except OutriderError as exc:
+        click.echo(f"outrider: {exc}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)

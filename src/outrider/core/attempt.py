@@ -26,14 +26,19 @@ class Failure:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        text = "".join(traceback.format_exception(cause))
+        text = _printable("".join(traceback.format_exception(cause)))
         return cls(
             boundary=error.boundary,
             kind=type(cause).__name__,
-            message=str(error),
+            message=_printable(str(error)),
             stage=error.stage,
             traceback=text[-_TRACEBACK_CHARACTERS:],
         )
+
+
+def _printable(text: str) -> str:
+    """Half characters, as broken file names and model outputs have them, written out: a report must not fail on it."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

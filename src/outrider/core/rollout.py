@@ -26,8 +26,8 @@ class RolloutConfig:
         if self.timeout_seconds is not None:
             require_positive("timeout_seconds", self.timeout_seconds)
         require_positive("unresponsive_seconds", self.unresponsive_seconds)
-        if self.max_attempts < 1:
-            raise InvalidInput(f"max_attempts is {self.max_attempts}; it counts the first attempt, so give 1 or more")
+        if type(self.max_attempts) is not int or self.max_attempts < 1:
+            raise InvalidInput(f"max_attempts is {self.max_attempts!r}; it counts the first attempt, so give 1 or more")
         object.__setattr__(self, "retry_condition", _retryable(self.retry_condition))
 
 
@@ -79,8 +79,8 @@ class AttemptedRollout(Rollout):
 
 def require_positive(name: str, value: float) -> None:
     """Refuse zero, negative, infinite and NaN numbers, by name."""
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} is {value}; give a number of seconds above 0")
+    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+        raise InvalidInput(f"{name} is {value!r}; give a number of seconds above 0")
 
 
 def _retryable(condition: Iterable[str]) -> frozenset[AttemptStatus]:

@@ -1,6 +1,7 @@
 """How values cross a process border or reach a disk: msgpack, with a schema number on every record of ours."""
 
 from functools import lru_cache
+from types import NoneType
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -17,11 +18,28 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def encode(value: Any) -> bytes:
-    """`value` as msgpack. Refuses what would not come back the same on another machine."""
+    """`value` as msgpack. Refuses what would not come back the same on another machine, but for tuples as lists."""
     try:
-        return _encode(value)
-    except (TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:
+        data = _encode(value)
+        comes_back = _decode_any(data) == value
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as exc:
         raise InvalidInput(f"{type(value).__name__} cannot be stored: {exc}; use JSON-like values or bytes") from exc
+    if not comes_back:
+        _refuse_changelings(value)
+    return data
+
+
+def _refuse_changelings(value: Any) -> None:
+    """Refuse what msgspec would quietly turn into something else, such as a set or a date."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_changelings(key)
+            _refuse_changelings(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _refuse_changelings(item)
+    elif not isinstance(value, (str, int, float, bytes, bytearray, memoryview, NoneType)):
+        raise InvalidInput(f"{type(value).__name__} cannot be stored: {value!r} would come back as another type")
 
 
 def decode(data: bytes) -> Any:
@@ -39,7 +57,7 @@ def from_record(data: bytes, kind: type[T]) -> T:
     schema, body = _record_decoder().decode(data)
     if schema > SCHEMA:
         raise InvalidInput(f"a {kind.__name__} record has schema {schema}, this Outrider knows up to {SCHEMA}; upgrade")
-    return cast("T", _typed_decoder(kind).decode(body))
+    return cast("T", _typed_decoder(cast("Any", kind)).decode(body))
 
 
 @lru_cache(maxsize=1)

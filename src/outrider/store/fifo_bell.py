@@ -54,14 +54,14 @@ class FifoBell(Bell):
         self.ring_here(topic)
 
     def ring_others(self, topics: Collection[Topic]) -> None:
-        """Wake the other processes. May be called from any thread; costs a directory listing when nobody waits."""
-        try:
-            names = os.listdir(self._folder)  # noqa: PTH208 names alone, on the path of every commit
-        except FileNotFoundError:
-            return
-        for name in names:
-            if name not in self._own and name.partition("-")[0] in topics:
-                _ring(self._folder / name)
+        """Wake the other processes. May be called from any thread; costs a directory listing when nobody waits.
+
+        A ring that fails, as when this process has no descriptor left, must not harm what is already committed.
+        """
+        with suppress(OSError):
+            for name in os.listdir(self._folder):  # noqa: PTH208 names alone, on the path of every commit
+                if name not in self._own and name.partition("-")[0] in topics:
+                    _ring(self._folder / name)
 
 
 def _ring(pipe: Path) -> None:
@@ -70,8 +70,6 @@ def _ring(pipe: Path) -> None:
     except OSError as exc:
         if exc.errno == errno.ENXIO:
             pipe.unlink(missing_ok=True)
-        elif exc.errno != errno.ENOENT:
-            raise
         return
     try:
         with suppress(BlockingIOError):

@@ -1,33 +1,34 @@
 """What all store engines share: checking, waiting, waking, and taking expired leases away.
 
-An engine brings the atomic steps (the methods that start with an underscore and are abstract here); each is carried
-out whole or not at all, and rings the bell for what it changed once that is durable.
+An engine brings the atomic steps; see `outrider.store.engine`.
 """
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from outrider.core import wire
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock, sleep
-from outrider.core.errors import InvalidInput, StoreError, UnknownId
+from outrider.core.errors import Boundary, InvalidInput, StoreError, UnknownId
 from outrider.core.event import Event, EventKind, RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, RolloutRequest
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store.bell import Bell, Topic
+from outrider.store.engine import Engine
 from outrider.store.protocol import Finished, Resources, SortKey, Statistics
 from outrider.store.steps import (
-    Claim,
     EventQuery,
-    NewRollout,
-    Report,
     RolloutQuery,
+    check_feed,
+    check_id,
     check_window,
+    checked_ids,
     claim_of,
     member,
     new_report,
@@ -46,7 +47,7 @@ SWEEP_SECONDS = 0.5
 FEED_PAGE = 1000
 
 
-class LeasedStore(ABC):
+class LeasedStore(Engine):
     """A store; see `outrider.store.protocol` for what its public methods promise."""
 
     def __init__(self, url: str, clock: Clock, bell: Bell) -> None:
@@ -72,6 +73,8 @@ class LeasedStore(ABC):
         sweeper.cancel()
         await asyncio.wait([sweeper])
         await self._disconnect()
+        for topic in Topic:  # those who still wait find the store closed now, not at their deadline
+            self._bell.ring_here(topic)
         if not sweeper.cancelled() and (error := sweeper.exception()) is not None:
             raise error
 
@@ -185,25 +188,23 @@ class LeasedStore(ABC):
         self, worker_id: str | int, attempt_ids: Collection[str] = (), *, wait: float = 0.0
     ) -> tuple[LostLease, ...]:
         name = worker_name(worker_id)
-        lost = await self._renew(name, frozenset(attempt_ids))
-        if lost or wait <= 0:
-            return lost
-        deadline = self._clock.time() + wait
-        with self._bell.listening(Topic.REVOKED) as listener:
-            while not lost and (remaining := deadline - self._clock.time()) > 0:
-                await listener.wait(remaining)
-                lost = await self._renew(name, frozenset(attempt_ids))
-        return lost
+        return await self._look_until(
+            Topic.REVOKED, lambda: self._renew(name, frozenset(checked_ids("attempt_ids", attempt_ids))), wait
+        )
+
+    async def revoke_leases(self, worker_id: str | int, *, reason: str) -> tuple[str, ...]:
+        failure = Failure(boundary=Boundary.WORKER, kind="WorkerDied", message=reason)
+        return await self._revoke(worker_name(worker_id), failure)
 
     async def cancel_rollouts(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:
-        return await self._cancel(tuple(dict.fromkeys(rollout_ids)))
+        return await self._cancel(checked_ids("rollout_ids", rollout_ids))
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
         found = await self._query_rollouts(RolloutQuery(rollout_ids=(rollout_id,)))
         return found[0] if found else None
 
     async def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
-        attempts = await self._query_attempts(rollout_id)
+        attempts = await self.query_attempts(rollout_id)
         return attempts[-1] if attempts else None
 
     async def query_rollouts(
@@ -220,16 +221,13 @@ class LeasedStore(ABC):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Rollout]:
-        check_window(limit, offset)
-        if sort_by not in ("enqueued_at", "ended_at"):
-            raise InvalidInput(f"cannot sort by {sort_by!r}; there are enqueued_at and ended_at")
         wanted = status_in if status is None else (status,)
         query = RolloutQuery(
             statuses=None if wanted is None else tuple(dict.fromkeys(member(RolloutStatus, name) for name in wanted)),
             mode=None if mode is None else member(Mode, mode),
             tag=tag,
             group_id=group_id,
-            rollout_ids=None if rollout_ids is None else tuple(dict.fromkeys(rollout_ids)),
+            rollout_ids=None if rollout_ids is None else checked_ids("rollout_ids", rollout_ids),
             sort_by=sort_by,
             descending=descending,
             limit=limit,
@@ -238,6 +236,7 @@ class LeasedStore(ABC):
         return await self._query_rollouts(query)
 
     async def query_attempts(self, rollout_id: str, *, limit: int = -1, offset: int = 0) -> Page[Attempt]:
+        check_id("rollout_id", rollout_id)
         return _window(await self._query_attempts(rollout_id), limit, offset)
 
     async def query_workers(
@@ -256,7 +255,6 @@ class LeasedStore(ABC):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[RecordedEvent]:
-        check_window(limit, offset)
         return await self._query_events(
             EventQuery(
                 rollout_id=rollout_id,
@@ -281,10 +279,7 @@ class LeasedStore(ABC):
         return tuple(ended[rollout_id] for rollout_id in dict.fromkeys(rollout_ids) if rollout_id in ended)
 
     async def finished_after(self, cursor: int = 0, *, limit: int = 100, wait: float = 0.0) -> Finished:
-        if cursor < 0 or limit < 1:
-            raise InvalidInput(
-                f"cursor {cursor}, limit {limit}: give a cursor this method returned and a limit above 0"
-            )
+        check_feed(cursor, limit)
         found = await self._look_until(Topic.ENDED, lambda: self._finished(cursor, limit), wait)
         return Finished(items=tuple(rollout for _, rollout in found), cursor=found[-1][0] if found else cursor)
 
@@ -295,7 +290,8 @@ class LeasedStore(ABC):
         return await self._latest_resources()
 
     async def statistics(self) -> Statistics:
-        return await self._statistics()
+        cursor = await self._feed_end()
+        return replace(await self._statistics(), cursor=cursor)
 
     async def _known(self, rollout_ids: Sequence[str]) -> tuple[Rollout, ...]:
         """These rollouts; `UnknownId` if one is not there, since nothing would ever end it."""
@@ -320,71 +316,15 @@ class LeasedStore(ABC):
 
     async def _sweep(self) -> None:
         while True:
+            # Counted from before the look: a lease may be granted, and time may jump, while it is under way.
+            next_look = self._clock.time() + SWEEP_SECONDS
             try:
                 next_expiry = await self._expire()
             except StoreError as exc:
                 _log.warning("could not look for expired leases, will try again: %s", exc)
-                next_expiry = None
-            delay = SWEEP_SECONDS if next_expiry is None else next_expiry - self._clock.time()
-            await sleep(self._clock, min(max(delay, 0.0), SWEEP_SECONDS))
-
-    @abstractmethod
-    async def _connect(self) -> None: ...
-
-    @abstractmethod
-    async def _disconnect(self) -> None: ...
-
-    @abstractmethod
-    async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]: ...
-
-    @abstractmethod
-    async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]: ...
-
-    @abstractmethod
-    async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout: ...
-
-    @abstractmethod
-    async def _report(self, report: Report) -> Attempt: ...
-
-    @abstractmethod
-    async def _append(self, report: Report) -> int: ...
-
-    @abstractmethod
-    async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]: ...
-
-    @abstractmethod
-    async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]: ...
-
-    @abstractmethod
-    async def _expire(self) -> float | None:
-        """Take away the leases that are due; when the next one is, if there is one."""
-
-    @abstractmethod
-    async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]: ...
-
-    @abstractmethod
-    async def _feed_end(self) -> int: ...
-
-    @abstractmethod
-    async def _query_rollouts(self, query: RolloutQuery) -> Page[Rollout]: ...
-
-    @abstractmethod
-    async def _query_attempts(self, rollout_id: str) -> tuple[Attempt, ...]: ...
-
-    @abstractmethod
-    async def _query_workers(self) -> tuple[Worker, ...]: ...
-
-    @abstractmethod
-    async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]: ...
-
-    @abstractmethod
-    async def _put_resources(self, data: bytes) -> Resources: ...
-
-    @abstractmethod
-    async def _latest_resources(self) -> Resources | None: ...
-
-    @abstractmethod
-    async def _statistics(self) -> Statistics: ...
+            else:
+                next_look = min(next_look, math.inf if next_expiry is None else next_expiry)
+            await sleep(self._clock, next_look - self._clock.time())
 
 
 def _window(items: Sequence[R], limit: int, offset: int) -> Page[R]:

@@ -39,7 +39,10 @@ def open_store(url: str, *, clock: Clock | None = None, create: bool = True) -> 
 
 def _engine(url: str, clock: Clock, *, create: bool) -> LeasedStore:
     # Engines are imported where they are chosen: PostgreSQL's client is an extra, and start-up stays fast.
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as exc:
+        raise InvalidInput(f"{url!r} is no store URL: {exc}; give one of {SCHEMES}") from exc
     if parts.scheme == "memory":
         from outrider.store.memory import MemoryStore
 
@@ -62,6 +65,8 @@ def _sqlite_place(url: str) -> tuple[Path, str]:
     synchronous = options.pop("synchronous", "normal").lower()
     if options or synchronous not in ("normal", "full"):
         raise InvalidInput(f"{url!r}: the only option of a SQLite store is ?synchronous=normal or ?synchronous=full")
+    if "#" in url or "\0" in url or parts.path == "/:memory:":
+        raise InvalidInput(f"{url!r}: the file of a store has a plain name; for a store in memory give memory://")
     if parts.netloc or parts.path.strip("/") == "":
         raise InvalidInput(
             f"{url!r}: write sqlite:///runs.db for a file here, sqlite:////data/runs.db for an absolute path"

@@ -43,12 +43,13 @@ class Resources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Counts of the whole store at one moment."""
+    """Counts of the whole store at one moment. `cursor` is the end of the feed, for `finished_after`."""
 
     rollouts: Mapping[RolloutStatus, int]
     workers: Mapping[WorkerStatus, int]
     oldest_queued_at: datetime | None
     next_expiry_at: datetime | None
+    cursor: int = 0
 
 
 class Store(Protocol):
@@ -139,6 +140,12 @@ class Store(Protocol):
 
         With `wait`, goes on watching for so many seconds and returns as soon as one is lost. `attempt_ids` may be a
         live view, such as a dict's keys: it is read anew at every look.
+        """
+
+    async def revoke_leases(self, worker_id: str | int, *, reason: str) -> tuple[str, ...]:
+        """Take all leases of a worker known to be dead, at once instead of when they expire; the attempts concerned.
+
+        They end `unresponsive`, with `reason` as the failure's message, and are retried as their configuration says.
         """
 
     async def cancel_rollouts(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:

@@ -34,6 +34,9 @@ CURRENT = (
 WORKER_SILENT_SECONDS = 30.0
 """A worker that holds no lease and was not heard of for so long is `unknown`."""
 
+WORKER_SEEN_EVERY = 1.0
+"""A claim notes that its worker was heard of no more often than this, in seconds."""
+
 
 class Current(NamedTuple):
     """A rollout's row as far as a fenced write must know it."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from outrider.core.attempt import Attempt, LostLease
+from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
 from outrider.core.lifecycle import Signal
@@ -42,6 +42,7 @@ class SqliteStore(LeasedStore):
         self._create = create
         self._writer: SqliteThread[SqliteSteps]
         self._reader: SqliteThread[sqlite3.Connection]
+        self._orphans: set[asyncio.Future[tuple[AttemptedRollout, ...]]] = set()
 
     async def _connect(self) -> None:
         self._writer = SqliteThread(
@@ -59,7 +60,11 @@ class SqliteStore(LeasedStore):
             busy_seconds=BUSY_SECONDS,
             after_commit=lambda _: None,
         )
-        await self._reader.start()
+        try:
+            await self._reader.start()
+        except BaseException:
+            await self._writer.stop()
+            raise
 
     def _connect_writer(self) -> tuple[sqlite3.Connection, SqliteSteps]:
         connection = connect(self._path, synchronous=self._synchronous, create=self._create, migrate=True)
@@ -70,6 +75,8 @@ class SqliteStore(LeasedStore):
         return connection, connection
 
     async def _disconnect(self) -> None:
+        if self._orphans:
+            await asyncio.wait(self._orphans)
         await self._writer.stop()
         await self._reader.stop()
 
@@ -94,17 +101,20 @@ class SqliteStore(LeasedStore):
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
+            self._orphans.add(future)
             future.add_done_callback(self._hand_back)
             raise
 
     def _hand_back(self, future: "asyncio.Future[tuple[AttemptedRollout, ...]]") -> None:
         """Nobody is left to run what a cancelled caller has claimed."""
+        self._orphans.discard(future)
         if future.cancelled() or future.exception() is not None:
             return
         for claimed in future.result():
             attempt = claimed.attempt
             report = Report(rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id, signal=Signal.HAND_BACK)
-            self._writer.submit(partial(SqliteSteps.report, report=report))
+            handed_back = self._writer.submit(partial(SqliteSteps.report, report=report))
+            handed_back.add_done_callback(asyncio.Future.exception)  # refused: somebody else took it away
 
     async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
         return await self._writer.submit(lambda steps: steps.start(new, worker_id))
@@ -117,6 +127,9 @@ class SqliteStore(LeasedStore):
 
     async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
         return await self._writer.submit(lambda steps: steps.renew(worker_id, attempt_ids))
+
+    async def _revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
+        return await self._writer.submit(lambda steps: steps.revoke(worker_id, failure))
 
     async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]:
         return await self._writer.submit(lambda steps: steps.cancel(rollout_ids))

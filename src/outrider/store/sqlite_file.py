@@ -43,12 +43,14 @@ def connect(path: Path, *, synchronous: str, create: bool, migrate: bool) -> sql
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     steps = migrations("sqlite")
+    # Before anything is changed, the journal mode too: a file that is refused stays as it is.
+    _refuse_foreign(connection, path)
+    _known_version(connection, len(steps), path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
         _refuse_foreign(connection, path)
-        _refuse_newer(version, len(steps), path)
+        version = _known_version(connection, len(steps), path)
         for step in steps[version:]:
             for statement in _statements(step):
                 connection.execute(statement)
@@ -72,9 +74,11 @@ def _statements(script: str) -> list[str]:
     return statements
 
 
-def _refuse_newer(version: int, known: int, path: Path) -> None:
+def _known_version(connection: sqlite3.Connection, known: int, path: Path) -> int:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > known:
         raise SchemaMismatch(f"sqlite:///{path}", version, known)
+    return int(version)
 
 
 def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:

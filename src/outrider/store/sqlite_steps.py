@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from outrider.core.attempt import Attempt, LostLease
+from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock, utc
 from outrider.core.errors import LeaseLost, RolloutConflict, UnknownId
 from outrider.core.ids import new_id
@@ -14,14 +14,12 @@ from outrider.core.status import AttemptStatus, Mode, RolloutStatus
 from outrider.store import rows
 from outrider.store.bell import Topic
 from outrider.store.protocol import Resources
-from outrider.store.rows import Current, Outcome
+from outrider.store.rows import WORKER_SEEN_EVERY, Current, Outcome
 from outrider.store.sql import queries
 from outrider.store.steps import Claim, Lease, NewRollout, Report, config_of, failure_record, lane_of
 
 SQL = queries("sqlite", rollout=rows.ROLLOUT, attempt=rows.ATTEMPT, current=rows.CURRENT)
 EXPIRED_AT_ONCE = 500
-WORKER_SEEN_EVERY = 1.0
-"""A claim notes that its worker was heard of no more often than this, in seconds."""
 
 
 class SqliteSteps:
@@ -30,7 +28,6 @@ class SqliteSteps:
     def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
         self._db = connection
         self._clock = clock
-        self._workers_seen: dict[str, float] = {}
         self.topics: set[Topic] = set()
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
@@ -93,14 +90,20 @@ class SqliteSteps:
     def renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
         now = self._clock.time()
         self._see_worker(worker_id, always=True)
-        held = self._db.execute(SQL["holders"], (worker_id,)).fetchall()
-        renewed = []
-        for seq, attempt_id, config, started_at in held:
-            if attempt_id in attempt_ids:
-                renewed.append((now, Lease(config_of(config), started_at).renewed(now), seq))
-        self._db.executemany(SQL["renew"], renewed)
-        lost = attempt_ids - {attempt_id for _, attempt_id, _, _ in held}
+        held = [Current(*row) for row in self._db.execute(SQL["held"], (worker_id,))]
+        kept = [current for current in held if current.attempt_id in attempt_ids]
+        leases = [(Lease(config_of(current.config), current.started_at), current.seq) for current in kept]
+        self._db.executemany(SQL["renew"], [(now, lease.renewed(now), seq) for lease, seq in leases])
+        lost = attempt_ids - {current.attempt_id for current in kept}
         return tuple(LostLease(attempt_id=attempt_id, reason=self._end_of(attempt_id)) for attempt_id in sorted(lost))
+
+    def revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
+        now = self._clock.time()
+        held = [Current(*row) for row in self._db.execute(SQL["held"], (worker_id,))]
+        for current in held:
+            self._end(current, Signal.LOSE, Outcome(worker_id, failure=failure), now)
+            self.topics.add(Topic.REVOKED)
+        return tuple(current.attempt_id for current in held)
 
     def cancel(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:
         now = self._clock.time()
@@ -236,6 +239,4 @@ class SqliteSteps:
 
     def _see_worker(self, worker_id: str, *, always: bool = False) -> None:
         now = self._clock.time()
-        if always or now - self._workers_seen.get(worker_id, 0.0) >= WORKER_SEEN_EVERY:
-            self._db.execute(SQL["see_worker"], (worker_id, now, now))
-            self._workers_seen[worker_id] = now
+        self._db.execute(SQL["see_worker"], (worker_id, now, now, 0.0 if always else WORKER_SEEN_EVERY))

@@ -2,7 +2,8 @@
 
 Invariants:
 - An operation is acknowledged only after the commit of the transaction it ran in.
-- An operation that fails leaves nothing behind and harms no other: the batch is rolled back and each is run by itself.
+- An operation that fails, however it fails, leaves nothing behind and harms no other: the batch is rolled back and
+  each is run by itself.
 - Every wait for another process's lock is bounded by `busy_seconds`.
 """
 
@@ -94,8 +95,7 @@ class SqliteThread(Generic[C]):
         try:
             while batch := self._next_batch():
                 outcomes = self._carry_out(connection, context, batch)
-                ring = self._after_commit(context)
-                self._tell(self._deliver, batch, outcomes, ring)
+                self._tell(self._deliver, batch, outcomes, self._after_commit(context))
         finally:
             connection.close()
             self._tell(self._succeed, self._ended)
@@ -119,7 +119,7 @@ class SqliteThread(Generic[C]):
     def _carry_out(self, connection: sqlite3.Connection, context: C, batch: list[_Call[C]]) -> list[Any]:
         try:
             return self._transact(connection, context, batch)
-        except (sqlite3.Error, _TornOperation, StoreUnavailable) as exc:
+        except Exception as exc:  # noqa: BLE001 raised again in the caller of `submit`
             if len(batch) > 1 and not isinstance(exc, StoreUnavailable):
                 return [self._carry_out(connection, context, [call])[0] for call in batch]
             return [_explain(exc)] * len(batch)

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, TypeVar
+
+import msgspec
 
 from outrider.core import wire
 from outrider.core.attempt import Failure
@@ -101,6 +104,12 @@ class RolloutQuery:
     limit: int = -1
     offset: int = 0
 
+    def __post_init__(self) -> None:
+        check_window(self.limit, self.offset)
+        check_texts(tag=self.tag, group_id=self.group_id)
+        if self.sort_by not in ("enqueued_at", "ended_at"):
+            raise InvalidInput(f"cannot sort by {self.sort_by!r}; there are enqueued_at and ended_at")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventQuery:
@@ -111,6 +120,10 @@ class EventQuery:
     kind: EventKind | None = None
     limit: int = -1
     offset: int = 0
+
+    def __post_init__(self) -> None:
+        check_window(self.limit, self.offset)
+        check_texts(rollout_id=self.rollout_id, attempt_id=self.attempt_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +177,14 @@ def failure_of(record: bytes | None) -> Failure | None:
 
 def new_rollout(request: RolloutRequest) -> NewRollout:
     """Check a request and encode its payloads; `InvalidInput` names the field that cannot be used."""
-    if request.rollout_id is not None:
-        check_id("rollout_id", request.rollout_id)
-    if request.tag is not None:
-        check_id("tag", request.tag)
-    if request.group_id is not None:
-        check_id("group_id", request.group_id)
-    _check_integer("seed", request.seed or 0, bits=64)
+    check_texts(rollout_id=request.rollout_id, tag=request.tag, group_id=request.group_id)
+    _check_integer("seed", 0 if request.seed is None else request.seed, bits=64)
     _check_integer("priority", request.priority, bits=32)
+    _check_kind("config", request.config, RolloutConfig)
+    _check_kind("metadata", request.metadata, Mapping)
     return NewRollout(
         rollout_id=request.rollout_id or new_id("ro"),
-        request=request,
+        request=replace(request, mode=member(Mode, request.mode)),
         input=wire.encode(request.input),
         metadata=wire.encode(dict(request.metadata)),
         config=_config_record(request.config),
@@ -207,18 +217,19 @@ def new_report(
     signal = None if status is None else REPORTED.get(member(AttemptStatus, status))
     if status is not None and signal is None:
         raise InvalidInput(f"a worker cannot report {status!r}; it may report {', '.join(REPORTED)}")
-    if reward is not None and not math.isfinite(reward):
-        raise InvalidInput(f"reward {reward} of rollout {rollout_id} is not a finite number; leave it out instead")
+    check_texts(rollout_id=rollout_id, attempt_id=attempt_id)
+    if error is not None:
+        _check_failure(error)
     if first_index is not None:
-        _check_integer("first_index", first_index, bits=32)
+        _check_integer("first_index", first_index, bits=32, least=0)
     return Report(
         rollout_id=rollout_id,
         attempt_id=attempt_id,
         signal=signal,
         worker_id=None if worker_id is None else worker_name(worker_id),
-        reward=None if reward is None else float(reward),
+        reward=None if reward is None else _finite(f"reward of rollout {rollout_id}:", reward),
         failure=error,
-        events=tuple(events),
+        events=tuple(map(_checked_event, events)),
         first_index=first_index,
     )
 
@@ -240,21 +251,48 @@ def worker_name(worker_id: str | int) -> str:
 
 def check_id(field_name: str, value: str) -> None:
     """Ids are any text of 1 to 512 bytes without NUL; quotes, spaces and other alphabets are fine."""
+    n_bytes = check_text(field_name, value)
+    if not 1 <= n_bytes <= MAX_ID_BYTES:
+        raise InvalidInput(f"{field_name} must have 1 to {MAX_ID_BYTES} bytes, not {n_bytes}")
+
+
+def check_text(field_name: str, value: str) -> int:
+    """Text that every database keeps, and its length in bytes."""
     if not isinstance(value, str):
         raise InvalidInput(f"{field_name} must be text, not {type(value).__name__}")
     try:
-        n_bytes = len(value.encode())
+        encoded = value.encode()
     except UnicodeEncodeError as exc:
         raise InvalidInput(f"{field_name} {value!r} is not valid text: {exc.reason}") from exc
-    if not 1 <= n_bytes <= MAX_ID_BYTES or "\0" in value:
-        raise InvalidInput(f"{field_name} must have 1 to {MAX_ID_BYTES} bytes and no NUL, not {n_bytes} bytes")
+    if b"\0" in encoded:
+        raise InvalidInput(f"{field_name} {value!r} has a NUL character")
+    return len(encoded)
+
+
+def check_texts(**ids: str | None) -> None:
+    """Check the ids that are given."""
+    for field_name, value in ids.items():
+        if value is not None:
+            check_id(field_name, value)
+
+
+def checked_ids(field_name: str, ids: Collection[str]) -> tuple[str, ...]:
+    """Each of `ids` once, checked."""
+    if isinstance(ids, str):
+        raise InvalidInput(f"{field_name} is the text {ids!r}; give a list of ids")
+    for id in ids:
+        check_id(field_name, id)
+    return tuple(dict.fromkeys(ids))
 
 
 def check_window(limit: int, offset: int) -> None:
-    if limit < -1 or offset < 0:
-        raise InvalidInput(
-            f"limit {limit}, offset {offset}: give a limit of 0 or more (-1: all), an offset of 0 or more"
-        )
+    _check_integer("limit (-1: all)", limit, bits=64, least=-1)
+    _check_integer("offset", offset, bits=64, least=0)
+
+
+def check_feed(cursor: int, limit: int) -> None:
+    _check_integer("cursor", cursor, bits=64, least=0)
+    _check_integer("limit", limit, bits=64, least=1)
 
 
 def claim_of(
@@ -265,16 +303,12 @@ def claim_of(
     request_id: str | None,
 ) -> Claim:
     """Check a claim."""
-    if limit < 1:
-        raise InvalidInput(f"cannot claim {limit} rollouts; give a limit of 1 or more")
-    if isinstance(tags, str):
-        raise InvalidInput(f"tags is the text {tags!r}; give a list of tags")
-    if request_id is not None:
-        check_id("request_id", request_id)
+    _check_integer("limit", limit, bits=64, least=1)
+    check_texts(request_id=request_id)
     return Claim(
         worker_id=worker_name(worker_id),
         limit=limit,
-        tags=None if tags is None else frozenset(tags),
+        tags=None if tags is None else frozenset(checked_ids("tags", tags)),
         mode=None if mode is None else member(Mode, mode),
         request_id=request_id,
     )
@@ -285,8 +319,42 @@ def metadata_of(data: bytes) -> Mapping[str, Any]:
     return metadata
 
 
-def _check_integer(name: str, value: int, *, bits: int) -> None:
+def _finite(name: str, value: float) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise InvalidInput(f"{name} {value!r} is not a number") from exc
+    if not math.isfinite(number):
+        raise InvalidInput(f"{name} {value} is not a finite number; leave it out instead")
+    return number
+
+
+def _check_failure(error: Failure) -> None:
+    _check_kind("error", error, Failure)
+    try:
+        failure_of(failure_record(error))
+    except (TypeError, ValueError, msgspec.MsgspecError) as exc:
+        raise InvalidInput(f"the error of kind {error.kind!r} cannot be stored: {exc}") from exc
+
+
+def _checked_event(event: Event) -> Event:
+    _check_kind("an event", event, Event)
+    _check_kind("an event's time `at`", event.at, datetime)
+    _check_kind("an event's data", event.data, Mapping)
+    if event.name != "":
+        check_text("an event's name", event.name)
+    return event if isinstance(event.kind, EventKind) else replace(event, kind=member(EventKind, event.kind))
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidInput(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
+
+
+def _check_integer(name: str, value: int, *, bits: int, least: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{name} must be a whole number, not {type(value).__name__}")
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise InvalidInput(f"{name} {value} does not fit into {bits} bits")
+    if least is not None and value < least:
+        raise InvalidInput(f"{name} {value} is too small; give {least} or more")

@@ -88,18 +88,19 @@ INSERT INTO events (seq, sequence_id, place, kind, name, at, data) VALUES (?, ?,
 -- How many events an attempt has.
 SELECT coalesce(max(place), -1) + 1 FROM events WHERE seq = ? AND sequence_id = ?
 
--- name: holders
+-- name: held
 -- The leases of one worker.
-SELECT seq, attempt_id, config, started_at FROM rollouts WHERE worker_id = ? AND expires_at IS NOT NULL
+SELECT {current} FROM rollouts WHERE worker_id = ? AND expires_at IS NOT NULL
 
 -- name: renew
 -- A heartbeat.
 UPDATE rollouts SET heartbeat_at = ?, expires_at = ? WHERE seq = ?
 
 -- name: see_worker
--- The worker was heard of.
+-- The worker was heard of; noted again only after so many seconds.
 INSERT INTO workers (worker_id, first_seen_at, last_seen_at) VALUES (?, ?, ?)
-ON CONFLICT (worker_id) DO UPDATE SET last_seen_at = max(last_seen_at, excluded.last_seen_at)
+ON CONFLICT (worker_id) DO UPDATE SET last_seen_at = excluded.last_seen_at
+WHERE excluded.last_seen_at >= workers.last_seen_at + ?
 
 -- name: workers
 -- All workers.

@@ -1,0 +1,118 @@
+"""A user's function as an agent: `async def agent(task, ctx)`, or a plain `def` in a thread of its own."""
+
+import asyncio
+import contextvars
+import importlib
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+from outrider.agent.context import Context
+from outrider.agent.protocol import AgentFunction, EpisodeFactory, Result
+from outrider.core.errors import AgentError, InvalidInput
+
+
+class FunctionEpisode:
+    """One call of the function. It needs no machine and no environment, and its answer is its score."""
+
+    def __init__(self, function: AgentFunction) -> None:
+        self._function = function
+
+    async def boot(self, ctx: Context) -> None: ...
+
+    async def setup(self, ctx: Context) -> None: ...
+
+    async def act(self, ctx: Context) -> Result:
+        task = ctx.rollout.input
+        if inspect.iscoroutinefunction(self._function):
+            answer = await self._function(task, ctx)
+        else:
+            answer = await _in_thread(self._function, task, ctx)
+            if inspect.isawaitable(answer):
+                answer = await answer
+        return _result_of(answer)
+
+    async def score(self, ctx: Context, result: Result) -> Result:  # noqa: ARG002 the function has scored itself
+        return result
+
+    async def close(self, ctx: Context) -> None: ...
+
+
+def episodes_of(agent: AgentFunction | str) -> EpisodeFactory:
+    """Episodes that call `agent`, a function or its name as `module:function`."""
+    function = load_function(agent) if isinstance(agent, str) else agent
+    _check_signature(function)
+    return lambda _: FunctionEpisode(function)
+
+
+def load_function(name: str) -> AgentFunction:
+    """The function named `module:function`; modules in the current folder are found too."""
+    module_name, separator, attribute = name.partition(":")
+    if not (module_name and separator and attribute):
+        raise InvalidInput(f"agent {name!r}: write it as module:function, such as my_agents:solve")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not (module_name + ".").startswith(exc.name + "."):
+            raise
+        raise InvalidInput(f"agent {name!r}: there is no module {exc.name!r} here or among the installed ones") from exc
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise InvalidInput(f"agent {name!r}: module {module_name!r} has no {attribute!r}")
+        found = getattr(found, part)
+    return cast("AgentFunction", found)
+
+
+def _check_signature(function: AgentFunction) -> None:
+    if not callable(function):
+        raise InvalidInput(f"agent {function!r} is not a function; give `async def agent(task, ctx)`")
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as exc:
+        name = getattr(function, "__name__", repr(function))
+        raise InvalidInput(f"agent {name!r} cannot be called as agent(task, ctx): {exc}") from exc
+
+
+def _result_of(answer: object) -> Result:
+    if isinstance(answer, Result):
+        return answer
+    if answer is None or isinstance(answer, int | float):
+        return Result(reward=None if answer is None else float(answer))
+    raise AgentError(f"the agent returned {type(answer).__name__}; return a number, a Result or None", stage="agent")
+
+
+async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a blocking function in a new daemon thread: one that never returns holds up neither a pool nor the exit."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+        if not done.done():
+            set_outcome(outcome)
+
+    def call() -> None:
+        try:
+            outcome, set_outcome = context.run(function, *args), done.set_result
+        except BaseException as exc:  # noqa: BLE001 raised again in the coroutine that waits
+            outcome, set_outcome = _carried(exc), done.set_exception
+        try:
+            loop.call_soon_threadsafe(settle, set_outcome, outcome)
+        except RuntimeError:  # the loop has ended: nobody waits any more
+            return
+
+    threading.Thread(target=call, name=f"agent {getattr(function, '__name__', '')}", daemon=True).start()
+    return await done
+
+
+def _carried(error: BaseException) -> BaseException:
+    """A future cannot carry StopIteration, and SystemExit in an agent must not end the worker."""
+    if isinstance(error, StopIteration | SystemExit | KeyboardInterrupt):
+        carried = AgentError(f"the agent raised {type(error).__name__}: {error}", stage="agent")
+        carried.__cause__ = error
+        return carried
+    return error

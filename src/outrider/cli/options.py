@@ -1,0 +1,56 @@
+"""Options that several commands share, and how a command runs."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+
+from outrider.core import wire
+from outrider.core.errors import InvalidInput
+from outrider.core.rollout import Rollout
+from outrider.core.status import Mode
+from outrider.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R")
+
+DEFAULT_STORE = "sqlite:///outrider.db"
+
+store_option = click.option(
+    "--store",
+    "store_url",
+    metavar="URL",
+    envvar="OUTRIDER_STORE",
+    default=DEFAULT_STORE,
+    show_default=True,
+    show_envvar=True,
+    help="sqlite:///FILE, postgresql://USER@HOST/DATABASE.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
+mode_option = click.option("--mode", type=click.Choice([*Mode]), help="Only rollouts of this mode.")
+tag_option = click.option("--tag", help="Only rollouts with this tag.")
+
+
+def run(work: Coroutine[Any, Any, R]) -> R:
+    """Run a command's coroutine."""
+    return asyncio.run(work)
+
+
+def print_json(value: object) -> None:
+    click.echo(wire.to_json(value))
+
+
+async def check_tag(store: Store, tag: str | None) -> None:
+    """Refuse a tag that no rollout has: it is more likely misspelt than meant."""
+    if tag is not None and not (await store.query_rollouts(tag=tag, limit=1)).total:
+        raise InvalidInput(f"no rollout in this store has the tag {tag!r}; `outrider status` lists the tags")
+
+
+async def known(store: Store, rollout_ids: tuple[str, ...]) -> tuple[Rollout, ...]:
+    """These rollouts, or an error that names those the store does not have."""
+    found = await store.query_rollouts(rollout_ids=rollout_ids)
+    missing = sorted(set(rollout_ids) - {rollout.rollout_id for rollout in found})
+    if missing:
+        raise InvalidInput(f"not in this store: {', '.join(missing)}; nothing was changed")
+    return found.items

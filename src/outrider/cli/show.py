@@ -1,0 +1,79 @@
+"""`outrider show`."""
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from outrider.cli.options import json_option, known, print_json, run, store_option
+from outrider.core.attempt import Attempt
+from outrider.core.event import RecordedEvent
+from outrider.core.page import Page
+from outrider.core.rollout import Rollout
+from outrider.store import open_store
+
+DATA_CHARACTERS = 300
+
+
+@click.command("show")
+@click.argument("rollout_id", metavar="ROLLOUT")
+@store_option
+@click.option("--attempt", "attempt_id", help="Events of this attempt instead of the latest.")
+@click.option(
+    "--events", "n_events", type=click.IntRange(min=0), default=50, show_default=True, help="At most so many."
+)
+@json_option
+def command(*, rollout_id: str, store_url: str, attempt_id: str | None, n_events: int, as_json: bool) -> None:
+    """Show one rollout: attempts, workers, events, errors."""
+    run(_show(rollout_id, store_url, attempt_id, n_events, as_json=as_json))
+
+
+async def _show(rollout_id: str, store_url: str, attempt_id: str | None, n_events: int, *, as_json: bool) -> None:
+    async with open_store(store_url, create=False) as store:
+        (rollout,) = await known(store, (rollout_id,))
+        attempts = (await store.query_attempts(rollout_id)).items
+        events = await store.query_events(rollout_id, attempt_id=attempt_id, limit=n_events)
+    if as_json:
+        print_json({"rollout": rollout, "attempts": attempts, "events": events.items, "n_events": events.total})
+    else:
+        _print(rollout, attempts, events)
+
+
+def _print(rollout: Rollout, attempts: tuple[Attempt, ...], events: Page[RecordedEvent]) -> None:
+    console = Console()
+    facts = Table(title=f"Rollout {rollout.rollout_id}", title_justify="left", show_header=False)
+    for name in ("status", "input", "reward", "mode", "tag", "seed", "group_id", "priority", "enqueued_at", "ended_at"):
+        value = getattr(rollout, name)
+        if value is not None:
+            facts.add_row(name, _short(value))
+    console.print(facts, highlight=False, markup=False)
+    if attempts:
+        console.print(_attempts_table(attempts))
+    for event in events:
+        when = event.at.strftime("%H:%M:%S.%f")[:-3]
+        console.print(
+            f"{event.index:4} {when} {event.kind:8} {event.name} {_short(dict(event.data) or '')}", markup=False
+        )
+    if events.total > len(events):
+        console.print(f"… {events.total - len(events)} more events; --events {events.total} shows all")
+    for attempt in attempts:
+        if attempt.failure is not None and attempt.failure.traceback:
+            console.rule(f"attempt {attempt.sequence_id} failed in {attempt.failure.stage}", align="left")
+            console.print(attempt.failure.traceback.rstrip(), markup=False, highlight=False)
+
+
+def _attempts_table(attempts: tuple[Attempt, ...]) -> Table:
+    table = Table(
+        "#", "attempt", "worker", "status", "seconds", "reward", "failure", title="Attempts", title_justify="left"
+    )
+    for attempt in attempts:
+        seconds = "" if attempt.ended_at is None else f"{(attempt.ended_at - attempt.started_at).total_seconds():.3f}"
+        failure = "" if attempt.failure is None else f"{attempt.failure.boundary}: {attempt.failure.message}"
+        reward = "" if attempt.reward is None else f"{attempt.reward:g}"
+        row = (attempt.sequence_id, attempt.attempt_id, attempt.worker_id, attempt.status, seconds, reward, failure)
+        table.add_row(*(str(cell) for cell in row))
+    return table
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= DATA_CHARACTERS else text[:DATA_CHARACTERS] + "…"

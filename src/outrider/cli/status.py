@@ -1,0 +1,80 @@
+"""`outrider status`."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from outrider.cli.diagnosis import diagnose
+from outrider.cli.options import check_tag, json_option, mode_option, print_json, run, store_option, tag_option
+from outrider.core.status import RolloutStatus, WorkerStatus
+from outrider.core.worker import Worker
+from outrider.store import Statistics, Store, open_store
+
+COLOURS = {RolloutStatus.SUCCEEDED: "green", RolloutStatus.FAILED: "red", RolloutStatus.CANCELLED: "yellow"}
+
+
+@click.command("status")
+@store_option
+@tag_option
+@mode_option
+@json_option
+def command(*, store_url: str, tag: str | None, mode: str | None, as_json: bool) -> None:
+    """Show rollouts by state, workers, and what is stuck and why."""
+    run(_status(store_url, tag, mode, as_json=as_json))
+
+
+async def _status(store_url: str, tag: str | None, mode: str | None, *, as_json: bool) -> None:
+    now = datetime.now(UTC)
+    async with open_store(store_url, create=False) as store:
+        await check_tag(store, tag)
+        statistics = await store.statistics()
+        counts = await _counts(store, statistics, tag, mode)
+        workers = (await store.query_workers()).items
+        troubles = await diagnose(store, statistics, workers, now)
+    if as_json:
+        rollouts = {status: counts[status] for status in RolloutStatus}
+        print_json({"store": store_url, "rollouts": rollouts, "workers": workers, "stuck": troubles})
+    else:
+        _print(store_url, counts, workers, troubles, now)
+
+
+async def _counts(store: Store, statistics: Statistics, tag: str | None, mode: str | None) -> Counter[RolloutStatus]:
+    if tag is None and mode is None:
+        return Counter(statistics.rollouts)
+    return Counter(
+        {
+            status: (await store.query_rollouts(status=status, tag=tag, mode=mode, limit=0)).total
+            for status in RolloutStatus
+        }
+    )
+
+
+def _print(
+    store_url: str, counts: Counter[RolloutStatus], workers: tuple[Worker, ...], troubles: list[str], now: datetime
+) -> None:
+    console = Console()
+    table = Table(title=f"Rollouts in {store_url}", title_justify="left")
+    for status in RolloutStatus:
+        table.add_column(status, justify="right", style=COLOURS.get(status, ""))
+    table.add_row(*(str(counts[status]) for status in RolloutStatus))
+    console.print(table)
+    here = tuple(worker for worker in workers if worker.status is not WorkerStatus.UNKNOWN)
+    if here:
+        console.print(_workers_table(here, now))
+    if len(here) < len(workers):
+        console.print(f"{len(workers) - len(here)} workers were here before.", highlight=False)
+    for trouble in troubles:
+        console.print(f"[yellow]•[/yellow] {trouble}", highlight=False)
+    if not troubles:
+        console.print("Nothing is stuck.", highlight=False)
+
+
+def _workers_table(workers: tuple[Worker, ...], now: datetime) -> Table:
+    table = Table("worker", "status", "leases", "last seen", title="Workers", title_justify="left")
+    for worker in workers:
+        ago = f"{max((now - worker.last_seen_at).total_seconds(), 0.0):.0f} s ago"
+        table.add_row(worker.worker_id, worker.status, str(len(worker.attempt_ids)), ago)
+    return table

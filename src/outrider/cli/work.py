@@ -1,0 +1,203 @@
+"""`outrider work`."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from outrider.cli.options import json_option, mode_option, print_json, run, store_option
+from outrider.cli.tally import Tally, follow, new_tally
+from outrider.cli.work_view import View, open_view
+from outrider.core.clock import SystemClock
+from outrider.core.errors import InvalidInput
+from outrider.core.status import Mode
+from outrider.runner import RunnerConfig
+from outrider.runner.supervisor import Launcher, Scale, Supervisor, process_launcher, task_launcher
+from outrider.runner.worker import WorkerSpec
+from outrider.store import Store, open_store
+
+TEST_AGENT = "outrider.testing.agents:practise"
+DISPLAY_SECONDS = 0.5
+
+_DEFAULTS = RunnerConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the command was asked to do."""
+
+    store_url: str
+    spec: WorkerSpec
+    scale: Scale
+    as_tasks: bool
+    until_done: bool
+    as_json: bool
+
+
+@click.command("work")
+@store_option
+@click.option("--workers", type=click.IntRange(min=1), default=4, show_default=True, help="Number of workers.")
+@click.option("--min-workers", type=click.IntRange(min=0), help="Let the number follow the queue, down to this.")
+@click.option("--max-workers", type=click.IntRange(min=1), help="Let the number follow the queue, up to this.")
+@click.option(
+    "--agent",
+    default=TEST_AGENT,
+    show_default=True,
+    metavar="MODULE:FUNCTION",
+    help="async def agent(task, ctx) -> reward, or a plain def.",
+)
+@click.option("--tasks", "as_tasks", is_flag=True, help="Workers as tasks of this process instead of processes.")
+@click.option(
+    "--max-env-num-per-worker",
+    type=click.IntRange(min=1),
+    default=_DEFAULTS.max_env_num_per_worker,
+    show_default=True,
+    help="Rollouts a worker runs at once.",
+)
+@click.option("--max-rollouts", type=click.IntRange(min=1), help="End each worker after so many rollouts.")
+@click.option(
+    "--poll-interval",
+    type=float,
+    default=_DEFAULTS.poll_interval,
+    show_default=True,
+    metavar="SECONDS",
+    help="Look for work by itself this often; new work wakes a worker at once anyway.",
+)
+@click.option(
+    "--heartbeat-interval",
+    type=float,
+    default=_DEFAULTS.heartbeat_interval,
+    show_default=True,
+    metavar="SECONDS",
+    help="Renew leases this often; must be less than a lease lasts.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=_DEFAULTS.grace_seconds,
+    show_default=True,
+    metavar="SECONDS",
+    help="On Ctrl-C, let running rollouts finish this long before they are handed back.",
+)
+@click.option("--tag", "tags", multiple=True, help="Only rollouts with this tag; may be given several times.")
+@mode_option
+@click.option("--until-done", is_flag=True, help="End when no rollout is open any more.")
+@json_option
+def command(
+    *,
+    store_url: str,
+    workers: int,
+    min_workers: int | None,
+    max_workers: int | None,
+    agent: str,
+    as_tasks: bool,
+    grace: float,
+    tags: tuple[str, ...],
+    mode: str | None,
+    until_done: bool,
+    as_json: bool,
+    **runner: Any,
+) -> None:
+    """Run workers that share the rollouts of a store; each rollout goes to exactly one.
+
+    Ctrl-C drains: nothing more is claimed, running rollouts finish or go back to the queue. A second Ctrl-C stops at
+    once; what ran is retried by the next worker.
+    """
+    config = RunnerConfig(grace_seconds=grace, tags=tags or None, mode=None if mode is None else Mode(mode), **runner)
+    order = Order(
+        store_url=store_url,
+        spec=WorkerSpec(store_url=store_url, agent=agent, config=config),
+        scale=_scale(workers, min_workers, max_workers),
+        as_tasks=as_tasks,
+        until_done=until_done,
+        as_json=as_json,
+    )
+    if store_url.startswith("memory:") and not as_tasks:
+        raise InvalidInput("a memory:// store lives in one process; give a sqlite:/// or postgresql:// store")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    summary = run(_work(order))
+    if as_json:
+        print_json(summary)
+
+
+def _scale(workers: int, minimum: int | None, maximum: int | None) -> Scale:
+    if minimum is None and maximum is None:
+        return Scale(minimum=workers, maximum=workers)
+    return Scale(minimum=minimum or 0, maximum=workers if maximum is None else maximum)
+
+
+async def _work(order: Order) -> dict[str, object]:
+    clock = SystemClock()
+    async with open_store(order.store_url) as store:
+        statistics = await store.statistics()
+        tally = new_tally(clock, statistics)
+        with open_view(as_json=order.as_json) as view:
+            view.line(f"🔧 Initializing {order.scale.maximum} workers...")
+            view.line("📊 Workers will share rollouts from the store automatically\n")
+            supervisor = Supervisor(
+                store, order.spec, scale=order.scale, launcher=_launcher(order, store, view), on_line=view.line
+            )
+            await _supervise(supervisor, store, tally, view, until_done=order.until_done)
+        summary = tally.summary(clock.time())
+        view.summary(summary, await store.statistics())
+        return summary
+
+
+def _launcher(order: Order, store: Store, view: View) -> Launcher:
+    return task_launcher(store, view.line) if order.as_tasks else process_launcher(view.line)
+
+
+async def _supervise(supervisor: Supervisor, store: Store, tally: Tally, view: View, *, until_done: bool) -> None:
+    """Run the workers beside the counting, until the work or the workers are done."""
+    following = asyncio.ensure_future(_follow(store, tally, view, forever=not until_done))
+    following.add_done_callback(lambda _: supervisor.drain())
+    with _Signals(supervisor, view):
+        try:
+            await supervisor.run()
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+    if not following.cancelled():
+        following.result()
+    finished = await store.finished_after(tally.cursor, limit=1_000_000)
+    for rollout in finished.items:
+        tally.add(rollout)
+
+
+async def _follow(store: Store, tally: Tally, view: View, *, forever: bool) -> None:
+    while True:
+        await follow(store, tally, on_change=lambda statistics: view.update(tally, statistics), every=DISPLAY_SECONDS)
+        if not forever:
+            return
+        await store.finished_after(tally.cursor, wait=DISPLAY_SECONDS)
+
+
+class _Signals:
+    """The first signal drains, the second kills."""
+
+    def __init__(self, supervisor: Supervisor, view: View) -> None:
+        self._supervisor = supervisor
+        self._view = view
+        self._n_Signals = 0
+
+    def __enter__(self) -> None:
+        self._each(lambda loop, number: loop.add_signal_handler(number, self._heard))
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._each(lambda loop, number: loop.remove_signal_handler(number))
+
+    def _each(self, act: Callable[[asyncio.AbstractEventLoop, int], object]) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            act(asyncio.get_running_loop(), number)
+
+    def _heard(self) -> None:
+        self._n_Signals += 1
+        if self._n_Signals == 1:
+            self._view.line("🛑 Stopping: running rollouts finish or are handed back; once more to stop at once")
+            self._supervisor.drain()
+        else:
+            self._supervisor.kill()

@@ -1,0 +1,203 @@
+"""One attempt: five stages, one boundary and one deadline each, and one end.
+
+Invariants:
+- A failure is attributed to the boundary of the stage it came from, and is recorded once, as data.
+- The attempt ends with one fenced write, which takes its last events along.
+- `close` runs whatever happened before it, shielded from cancellation and bounded.
+- An attempt that has lost its lease writes nothing more.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from outrider.agent import Context, Episode, EpisodeFactory, Result
+from outrider.agent.recorder import Recorder
+from outrider.core.attempt import Failure
+from outrider.core.clock import Clock, sleep
+from outrider.core.errors import (
+    AgentError,
+    AttemptError,
+    EnvError,
+    LeaseLost,
+    LimitError,
+    MachineError,
+    ScoreError,
+    StoreUnavailable,
+    boundary,
+)
+from outrider.core.event import EventKind
+from outrider.core.rollout import AttemptedRollout
+from outrider.core.status import AttemptStatus
+from outrider.store import Store
+
+R = TypeVar("R")
+
+_log = logging.getLogger(__name__)
+
+FINISH_RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Pauses before writing an attempt's end again while the store cannot be reached."""
+
+
+class Stage(StrEnum):
+    """The stages of an attempt, in order."""
+
+    BOOT = "boot"
+    SETUP = "setup"
+    ACT = "act"
+    SCORE = "score"
+    CLOSE = "close"
+
+
+BOUNDARIES: Mapping[Stage, type[AttemptError]] = {
+    Stage.BOOT: MachineError,
+    Stage.SETUP: EnvError,
+    Stage.ACT: AgentError,
+    Stage.SCORE: ScoreError,
+    Stage.CLOSE: EnvError,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLimits:
+    """How long each stage may take. `act` is bounded by the rollout's own `timeout_seconds`."""
+
+    boot_seconds: float = 600.0
+    setup_seconds: float = 300.0
+    act_seconds: float = math.inf
+    score_seconds: float = 300.0
+    close_seconds: float = 30.0
+
+    def of(self, stage: Stage) -> float:
+        seconds: float = getattr(self, f"{stage}_seconds")
+        return seconds
+
+
+class AttemptRun:
+    """One attempt from its claim to its end. `stage` tells a watcher where it stands."""
+
+    def __init__(
+        self, claimed: AttemptedRollout, store: Store, episodes: EpisodeFactory, *, clock: Clock, limits: StageLimits
+    ) -> None:
+        self.claimed = claimed
+        self.recorder = Recorder(store, claimed.rollout_id, claimed.attempt.attempt_id)
+        self.stage = Stage.BOOT
+        self._store = store
+        self._episodes = episodes
+        self._clock = clock
+        self._limits = limits
+        self._context = Context(claimed, self.recorder, clock)
+
+    async def run(self) -> AttemptStatus | None:
+        """Run it and write its end; the state it ended in, or None if it had lost its lease."""
+        self._context.enter()
+        try:
+            try:
+                result = await self._result()
+            except AttemptError as exc:
+                return await self._finish(AttemptStatus.FAILED, None, Failure.of(exc))
+            return await self._finish(AttemptStatus.SUCCEEDED, result.reward, None)
+        except LeaseLost as exc:
+            _log.info("%s", exc)
+            return None
+        finally:
+            self._context.stop()
+
+    async def hand_back(self) -> None:
+        """Give an unfinished rollout back to the queue; it does not count as a failure."""
+        try:
+            await self._finish(AttemptStatus.CANCELLED, None, None)
+        except LeaseLost as exc:
+            _log.info("%s", exc)
+
+    async def _result(self) -> Result:
+        with boundary(AgentError, "agent"):
+            episode = self._episodes(self._context)
+        try:
+            await self._staged(Stage.BOOT, episode.boot(self._context))
+            await self._staged(Stage.SETUP, episode.setup(self._context))
+            await self._say_running()
+            result = await self._staged(Stage.ACT, episode.act(self._context))
+            result = await self._staged(Stage.SCORE, episode.score(self._context, result))
+            return self._checked(result)
+        finally:
+            await self._close(episode)
+
+    async def _say_running(self) -> None:
+        attempt = self.claimed.attempt
+        await self._store.update_attempt(attempt.rollout_id, attempt.attempt_id, status=AttemptStatus.RUNNING)
+
+    async def _staged(self, stage: Stage, work: Awaitable[R]) -> R:
+        self.stage = stage
+        seconds = self._limits.of(stage)
+        with boundary(BOUNDARIES[stage], stage):
+            if math.isinf(seconds):
+                return await work
+            scope = asyncio.timeout(seconds)
+            try:
+                async with scope:
+                    return await work
+            except TimeoutError as exc:
+                if scope.expired():
+                    raise LimitError(f"{stage} took longer than {seconds:g} s", stage=stage) from exc
+                raise
+
+    def _checked(self, result: Result) -> Result:
+        """The result, its output recorded; a reward that is no number is a failure to score."""
+        if result.reward is not None and not math.isfinite(result.reward):
+            raise ScoreError(
+                f"the reward is {result.reward}; give a finite number, or None for no score", stage="score"
+            )
+        if result.output is not None or result.metrics:
+            with boundary(ScoreError, "score"):
+                data = {"reward": result.reward, "output": result.output, "metrics": dict(result.metrics)}
+                self._context.record(EventKind.REWARD, "result", data)
+        return result
+
+    async def _close(self, episode: Episode) -> None:
+        """Close the episode even while being cancelled. What goes wrong here is recorded and changes no result."""
+        self._context.stop()
+        closing = asyncio.ensure_future(self._staged(Stage.CLOSE, episode.close(self._context)))
+        interrupted: asyncio.CancelledError | None = None
+        while not closing.done():
+            try:
+                await asyncio.wait([closing])
+            except asyncio.CancelledError as exc:
+                interrupted = exc
+        if (error := closing.exception()) is not None:
+            _log.warning("rollout %s: %s", self.claimed.rollout_id, error)
+            self._context.log(f"close failed: {error}")
+        if interrupted is not None:
+            raise interrupted
+
+    async def _finish(self, status: AttemptStatus, reward: float | None, failure: Failure | None) -> AttemptStatus:
+        attempt = self.claimed.attempt
+
+        async def write() -> None:
+            events, first_index = await self.recorder.rest()
+            await self._store.update_attempt(
+                attempt.rollout_id,
+                attempt.attempt_id,
+                status=status,
+                reward=reward,
+                error=failure,
+                events=events,
+                first_index=first_index,
+            )
+
+        await self._insistently(write)
+        return status
+
+    async def _insistently(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a write while the store cannot be reached; repeating one that was carried out changes nothing."""
+        for pause in FINISH_RETRY_SECONDS:
+            try:
+                return await write()
+            except StoreUnavailable as exc:
+                _log.warning("cannot write the end of rollout %s, will try again: %s", self.claimed.rollout_id, exc)
+                await sleep(self._clock, pause)
+        return await write()

@@ -1,0 +1,308 @@
+"""A worker: claims rollouts, runs many at once, keeps their leases alive, and drains when told to stop.
+
+Invariants:
+- Every attempt it runs is under a lease it renews; one that is refused is cancelled at once.
+- While the store cannot be reached, an attempt goes on only as long as its lease can still be valid.
+- `stop()` claims nothing more; running attempts finish, or are handed back after `grace_seconds`.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from outrider.agent import AgentFunction, EpisodeFactory
+from outrider.agent.function import episodes_of
+from outrider.core.attempt import LostLease
+from outrider.core.clock import Clock, SystemClock, sleep
+from outrider.core.errors import InvalidInput, LeaseLost, StoreUnavailable
+from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, require_positive
+from outrider.core.status import AttemptStatus, Mode
+from outrider.runner.attempt import AttemptRun, StageLimits
+from outrider.runner.claims import Claims
+from outrider.runner.env_manager import EnvManager
+from outrider.store import Store
+
+_log = logging.getLogger(__name__)
+
+LEASE_SECONDS = RolloutConfig().unresponsive_seconds
+HEARTBEATS_PER_LEASE = 3
+FLUSH_SECONDS = 1.0
+UNAVAILABLE_SECONDS = 1.0
+"""The pause before asking a store again that could not be reached."""
+
+CANCEL_SECONDS = 5.0
+"""How long a cancelled attempt may take to end, beyond its close."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerConfig:
+    """How a worker works. `poll_interval` bounds how long a claim waits before it looks again by itself."""
+
+    max_env_num_per_worker: int = 1
+    max_rollouts: int | None = None
+    poll_interval: float = 5.0
+    heartbeat_interval: float = 10.0
+    grace_seconds: float = 30.0
+    tags: tuple[str, ...] | None = None
+    mode: Mode | None = None
+    limits: StageLimits = field(default_factory=StageLimits)
+
+    def __post_init__(self) -> None:
+        if self.max_env_num_per_worker < 1:
+            raise InvalidInput(f"max_env_num_per_worker is {self.max_env_num_per_worker}; give 1 or more")
+        if self.max_rollouts is not None and self.max_rollouts < 1:
+            raise InvalidInput(f"max_rollouts is {self.max_rollouts}; give 1 or more, or leave it out for no limit")
+        require_positive("poll_interval", self.poll_interval)
+        require_positive("heartbeat_interval", self.heartbeat_interval)
+        if self.heartbeat_interval >= LEASE_SECONDS:
+            raise InvalidInput(
+                f"heartbeat_interval is {self.heartbeat_interval:g} s, but a lease ends after {LEASE_SECONDS:g} s of "
+                f"silence; give less, {LEASE_SECONDS / HEARTBEATS_PER_LEASE:g} s or so"
+            )
+        if self.grace_seconds < 0:
+            raise InvalidInput(f"grace_seconds is {self.grace_seconds:g}; give 0 or more")
+
+
+@dataclass(slots=True)
+class _Running:
+    """An attempt under way, its task, and until when its lease is surely valid."""
+
+    attempt: AttemptRun
+    task: asyncio.Task[AttemptStatus | None]
+    valid_until: float
+    lost: bool = False
+
+    @property
+    def lease_seconds(self) -> float:
+        return self.attempt.claimed.config.unresponsive_seconds
+
+    def lose(self) -> None:
+        self.lost = True
+        self.task.cancel()
+
+
+class Runner:
+    """One worker on one store. Give it an agent, a function or `module:function`, or a factory of episodes.
+
+    Single settings may be given by name, as in `Runner(store, agent, max_rollouts=5, poll_interval=2.0)`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        agent: AgentFunction | str | None = None,
+        *,
+        episodes: EpisodeFactory | None = None,
+        worker_id: str | int | None = None,
+        config: RunnerConfig | None = None,
+        clock: Clock | None = None,
+        on_claim: Callable[[AttemptedRollout], None] = lambda _: None,
+        **changes: Any,
+    ) -> None:
+        if (agent is None) == (episodes is None):
+            raise InvalidInput("give a Runner either an agent or a factory of episodes")
+        self.worker_id = worker_id_of(0) if worker_id is None else str(worker_id)
+        self.n_run = 0
+        self._store = store
+        self._episodes = episodes or episodes_of(agent or "")
+        self._config = _changed(config or RunnerConfig(), changes)
+        self._clock = clock or SystemClock()
+        self._on_claim = on_claim
+        self._running: dict[str, _Running] = {}
+        self._interval = self._config.heartbeat_interval
+        self._beat: asyncio.Future[tuple[LostLease, ...]] | None = None
+        self._stopping = asyncio.Event()
+        self._abandoned: set[asyncio.Task[AttemptStatus | None]] = set()
+
+    def get_worker_id(self) -> str:
+        return self.worker_id
+
+    def stop(self) -> None:
+        """Claim nothing more and end when the running attempts have ended or the grace has passed."""
+        self._stopping.set()
+
+    async def iter(self, **changes: Any) -> int:
+        """Claim and run until `max_rollouts` or `stop()`; how many attempts were run. Takes settings by name too."""
+        self._config = _changed(self._config, changes)
+        before = self.n_run
+        claims = Claims(self._claim, self._config.max_rollouts)
+        async with self._upkeep(), asyncio.TaskGroup() as slots:
+            for _ in range(self._config.max_env_num_per_worker):
+                slots.create_task(EnvManager(claims.next, self._run).run_rollout_loop())
+            await self._claim_until_stopped(claims)
+            grace = self._clock.call_later(self._config.grace_seconds, self._hand_back_running)
+        grace.cancel()
+        return self.n_run - before
+
+    async def step(self, task: Any, *, config: RolloutConfig | None = None, **request: Any) -> Rollout:
+        """Run one rollout of `task` at once, past the queue. A failure is in the returned rollout, not raised."""
+        claimed = await self._store.start_rollout(
+            task, worker_id=self.worker_id, config=config or RolloutConfig(max_attempts=1), **request
+        )
+        async with self._upkeep():
+            await self._run(claimed)
+        return await self._store.get_rollout_by_id(claimed.rollout_id) or claimed
+
+    @asynccontextmanager
+    async def _upkeep(self) -> AsyncIterator[None]:
+        """Keep leases alive and events flowing for as long as the block lasts."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._keep_leases()), group.create_task(self._flush_events())]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def _claim_until_stopped(self, claims: Claims) -> None:
+        claiming = asyncio.ensure_future(claims.run())
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait([claiming, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            claiming.cancel()
+            await asyncio.wait([claiming])
+        if not claiming.cancelled():
+            claiming.result()
+
+    async def _claim(self, limit: int) -> Sequence[AttemptedRollout]:
+        try:
+            return await self._store.dequeue_many_rollouts(
+                limit,
+                worker_id=self.worker_id,
+                wait=self._config.poll_interval,
+                tags=self._config.tags,
+                mode=self._config.mode,
+            )
+        except StoreUnavailable as exc:
+            _log.warning("cannot claim, will try again: %s", exc)
+            await sleep(self._clock, UNAVAILABLE_SECONDS)
+            return ()
+
+    async def _run(self, claimed: AttemptedRollout) -> None:
+        """Run one attempt to its end, whatever that is."""
+        self._on_claim(claimed)
+        self.n_run += 1
+        attempt = AttemptRun(claimed, self._store, self._episodes, clock=self._clock, limits=self._config.limits)
+        lease = claimed.config.unresponsive_seconds
+        task = asyncio.create_task(attempt.run(), name=f"attempt {claimed.attempt.attempt_id}")
+        running = _Running(attempt, task, claimed.attempt.started_at.timestamp() + lease)
+        self._running[claimed.attempt.attempt_id] = running
+        self._beat_at_least_every(lease / HEARTBEATS_PER_LEASE)
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            await self._settle(running)
+            raise
+        finally:
+            del self._running[claimed.attempt.attempt_id]
+        await self._settle(running)
+
+    async def _settle(self, running: _Running) -> None:
+        """See a task that has ended, or was told to, to its end; hand back a rollout that it did not finish."""
+        task = running.task
+        if not task.done():
+            await asyncio.wait([task], timeout=self._config.limits.close_seconds + CANCEL_SECONDS)
+        if not task.done():
+            _log.error("rollout %s: its agent does not stop; left behind", running.attempt.claimed.rollout_id)
+            self._abandoned.add(task)
+            task.add_done_callback(self._abandoned.discard)
+        elif not task.cancelled():
+            task.result()
+            return
+        if not running.lost:
+            await running.attempt.hand_back()
+
+    def _hand_back_running(self) -> None:
+        for running in self._running.values():
+            running.task.cancel()
+
+    def _beat_at_least_every(self, seconds: float) -> None:
+        if seconds < self._interval:
+            self._interval = seconds
+            if self._beat is not None:
+                self._beat.cancel()
+
+    async def _keep_leases(self) -> None:
+        """Renew all leases in one call, which also watches for those that are lost."""
+        while True:
+            began = self._clock.time()
+            self._beat = asyncio.ensure_future(self._heartbeat())
+            try:
+                await asyncio.wait([self._beat])
+            finally:
+                self._beat.cancel()
+            if self._beat.cancelled():
+                continue
+            try:
+                lost = self._beat.result()
+            except (StoreUnavailable, TimeoutError) as exc:
+                _log.warning("worker %s cannot renew its leases, will try again: %s", self.worker_id, exc)
+                self._lose_expired()
+                await sleep(self._clock, UNAVAILABLE_SECONDS)
+                continue
+            for running in self._running.values():
+                running.valid_until = max(running.valid_until, began + running.lease_seconds)
+            self._lose(lost)
+
+    async def _heartbeat(self) -> tuple[LostLease, ...]:
+        async with asyncio.timeout(self._interval + LEASE_SECONDS):
+            return await self._store.heartbeat(self.worker_id, self._running.keys(), wait=self._interval)
+
+    def _lose(self, lost: tuple[LostLease, ...]) -> None:
+        for lease in lost:
+            running = self._running.get(lease.attempt_id)
+            if running is not None and not running.task.done():
+                _log.warning(
+                    "rollout %s: the lease is lost (%s); its attempt is stopped",
+                    running.attempt.claimed.rollout_id,
+                    lease.reason,
+                )
+                running.lose()
+
+    def _lose_expired(self) -> None:
+        now = self._clock.time()
+        self._lose(
+            tuple(
+                LostLease(attempt_id=attempt_id, reason="the store cannot be reached")
+                for attempt_id, running in self._running.items()
+                if running.valid_until <= now
+            )
+        )
+
+    async def _flush_events(self) -> None:
+        while True:
+            await sleep(self._clock, FLUSH_SECONDS)
+            async with asyncio.TaskGroup() as group:
+                for running in tuple(self._running.values()):
+                    if running.attempt.recorder.n_pending:
+                        group.create_task(self._flush(running))
+
+    async def _flush(self, running: _Running) -> None:
+        try:
+            await running.attempt.recorder.flush()
+        except LeaseLost as exc:
+            self._lose((LostLease(attempt_id=exc.attempt_id, reason=exc.reason),))
+        except StoreUnavailable as exc:
+            _log.warning("cannot store events of %s, will try again: %s", running.attempt.claimed.rollout_id, exc)
+
+
+def _changed(config: RunnerConfig, changes: Mapping[str, Any]) -> RunnerConfig:
+    unknown = sorted(set(changes) - {setting.name for setting in fields(config)})
+    if unknown:
+        raise InvalidInput(
+            f"a Runner has no setting {unknown[0]!r}; there are {', '.join(f.name for f in fields(config))}"
+        )
+    return replace(config, **changes)
+
+
+def worker_id_of(index: int, pid: int | None = None) -> str:
+    """An id that no other worker has: its number, machine and process (this one unless `pid` names another)."""
+    return f"{index}@{socket.gethostname()}:{pid or os.getpid()}"

@@ -1,0 +1,79 @@
+"""What a store engine brings: the atomic steps, checked input in, values out.
+
+Each step is carried out whole or not at all, and rings the bell for what it changed once that is durable.
+"""
+
+from abc import ABC, abstractmethod
+
+from outrider.core.attempt import Attempt, Failure, LostLease
+from outrider.core.event import RecordedEvent
+from outrider.core.page import Page
+from outrider.core.rollout import AttemptedRollout, Rollout
+from outrider.core.worker import Worker
+from outrider.store.protocol import Resources, Statistics
+from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+
+
+class Engine(ABC):
+    """The steps that differ from database to database; `LeasedStore` builds the public methods on them."""
+
+    @abstractmethod
+    async def _connect(self) -> None: ...
+
+    @abstractmethod
+    async def _disconnect(self) -> None: ...
+
+    @abstractmethod
+    async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]: ...
+
+    @abstractmethod
+    async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]: ...
+
+    @abstractmethod
+    async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout: ...
+
+    @abstractmethod
+    async def _report(self, report: Report) -> Attempt: ...
+
+    @abstractmethod
+    async def _append(self, report: Report) -> int: ...
+
+    @abstractmethod
+    async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]: ...
+
+    @abstractmethod
+    async def _revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]: ...
+
+    @abstractmethod
+    async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]: ...
+
+    @abstractmethod
+    async def _expire(self) -> float | None:
+        """Take away the leases that are due; when the next one is, if there is one."""
+
+    @abstractmethod
+    async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]: ...
+
+    @abstractmethod
+    async def _feed_end(self) -> int: ...
+
+    @abstractmethod
+    async def _query_rollouts(self, query: RolloutQuery) -> Page[Rollout]: ...
+
+    @abstractmethod
+    async def _query_attempts(self, rollout_id: str) -> tuple[Attempt, ...]: ...
+
+    @abstractmethod
+    async def _query_workers(self) -> tuple[Worker, ...]: ...
+
+    @abstractmethod
+    async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]: ...
+
+    @abstractmethod
+    async def _put_resources(self, data: bytes) -> Resources: ...
+
+    @abstractmethod
+    async def _latest_resources(self) -> Resources | None: ...
+
+    @abstractmethod
+    async def _statistics(self) -> Statistics: ...

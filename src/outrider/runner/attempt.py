@@ -64,13 +64,17 @@ BOUNDARIES: Mapping[Stage, type[AttemptError]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLimits:
-    """How long each stage may take. `act` is bounded by the rollout's own `timeout_seconds`."""
+    """How long each stage may take. `act` is bounded by the rollout's own `timeout_seconds`.
+
+    `cancel_seconds` is how long an attempt that was told to stop may take to begin its close.
+    """
 
     boot_seconds: float = 600.0
     setup_seconds: float = 300.0
     act_seconds: float = math.inf
     score_seconds: float = 300.0
     close_seconds: float = 30.0
+    cancel_seconds: float = 5.0
 
     def of(self, stage: Stage) -> float:
         seconds: float = getattr(self, f"{stage}_seconds")

@@ -35,8 +35,6 @@ FLUSH_SECONDS = 1.0
 UNAVAILABLE_SECONDS = 1.0
 """The pause before asking a store again that could not be reached."""
 
-CANCEL_SECONDS = 5.0
-"""How long a cancelled attempt may take to end, beyond its close."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,20 +68,23 @@ class RunnerConfig:
 
 @dataclass(slots=True)
 class _Running:
-    """An attempt under way, its task, and until when its lease is surely valid."""
+    """An attempt under way, until when its lease is surely valid, and whether it was told to stop."""
 
     attempt: AttemptRun
     task: asyncio.Task[AttemptStatus | None]
     valid_until: float
+    told_to_stop: asyncio.Future[None]
     lost: bool = False
 
     @property
     def lease_seconds(self) -> float:
         return self.attempt.claimed.config.unresponsive_seconds
 
-    def lose(self) -> None:
-        self.lost = True
+    def stop(self, *, lost: bool) -> None:
+        self.lost = self.lost or lost
         self.task.cancel()
+        if not self.told_to_stop.done():
+            self.told_to_stop.set_result(None)
 
 
 class Runner:
@@ -192,24 +193,25 @@ class Runner:
         attempt = AttemptRun(claimed, self._store, self._episodes, clock=self._clock, limits=self._config.limits)
         lease = claimed.config.unresponsive_seconds
         task = asyncio.create_task(attempt.run(), name=f"attempt {claimed.attempt.attempt_id}")
-        running = _Running(attempt, task, claimed.attempt.started_at.timestamp() + lease)
+        valid_until = claimed.attempt.started_at.timestamp() + lease
+        running = _Running(attempt, task, valid_until, asyncio.get_running_loop().create_future())
         self._running[claimed.attempt.attempt_id] = running
         self._beat_at_least_every(lease / HEARTBEATS_PER_LEASE)
         try:
-            await asyncio.wait([task])
+            await asyncio.wait([task, running.told_to_stop], return_when=asyncio.FIRST_COMPLETED)
+            await self._settle(running)
         except asyncio.CancelledError:
-            task.cancel()
+            running.stop(lost=False)
             await self._settle(running)
             raise
         finally:
-            del self._running[claimed.attempt.attempt_id]
-        await self._settle(running)
+            self._running.pop(claimed.attempt.attempt_id, None)
 
     async def _settle(self, running: _Running) -> None:
         """See a task that has ended, or was told to, to its end; hand back a rollout that it did not finish."""
         task = running.task
         if not task.done():
-            await asyncio.wait([task], timeout=self._config.limits.close_seconds + CANCEL_SECONDS)
+            await asyncio.wait([task], timeout=self._config.limits.cancel_seconds + self._config.limits.close_seconds)
         if not task.done():
             _log.error("rollout %s: its agent does not stop; left behind", running.attempt.claimed.rollout_id)
             self._abandoned.add(task)
@@ -222,7 +224,7 @@ class Runner:
 
     def _hand_back_running(self) -> None:
         for running in self._running.values():
-            running.task.cancel()
+            running.stop(lost=False)
 
     def _beat_at_least_every(self, seconds: float) -> None:
         if seconds < self._interval:
@@ -258,14 +260,14 @@ class Runner:
 
     def _lose(self, lost: tuple[LostLease, ...]) -> None:
         for lease in lost:
-            running = self._running.get(lease.attempt_id)
+            running = self._running.pop(lease.attempt_id, None)
             if running is not None and not running.task.done():
                 _log.warning(
                     "rollout %s: the lease is lost (%s); its attempt is stopped",
                     running.attempt.claimed.rollout_id,
                     lease.reason,
                 )
-                running.lose()
+                running.stop(lost=True)
 
     def _lose_expired(self) -> None:
         now = self._clock.time()

@@ -200,6 +200,7 @@ class LeasedStore(Engine):
         return await self._cancel(checked_ids("rollout_ids", rollout_ids))
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
+        check_id("rollout_id", rollout_id)
         found = await self._query_rollouts(RolloutQuery(rollout_ids=(rollout_id,)))
         return found[0] if found else None
 
@@ -284,6 +285,8 @@ class LeasedStore(Engine):
         return Finished(items=tuple(rollout for _, rollout in found), cursor=found[-1][0] if found else cursor)
 
     async def put_resources(self, resources: Mapping[str, Any]) -> Resources:
+        if not isinstance(resources, Mapping):
+            raise InvalidInput(f"resources must be a mapping of names to values, not {type(resources).__name__}")
         return await self._put_resources(wire.encode(dict(resources)))
 
     async def get_latest_resources(self) -> Resources | None:
@@ -305,10 +308,10 @@ class LeasedStore(Engine):
         self, topic: Topic, look: Callable[[], Awaitable[tuple[R, ...]]], wait: float
     ) -> tuple[R, ...]:
         """Look, and look again after every ring, until something is found or `wait` seconds have passed."""
+        deadline = self._clock.time() + wait
         found = await look()
         if found or wait <= 0:
             return found
-        deadline = self._clock.time() + wait
         with self._bell.listening(topic) as listener:
             while not (found := await look()) and (remaining := deadline - self._clock.time()) > 0:
                 await listener.wait(min(remaining, self._bell.net_seconds))

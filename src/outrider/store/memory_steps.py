@@ -21,7 +21,7 @@ from outrider.core.ids import new_id
 from outrider.core.lifecycle import ATTEMPT_AFTER, Signal, advance
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
-from outrider.core.status import AttemptStatus, RolloutStatus
+from outrider.core.status import AttemptStatus, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import rows
 from outrider.store.bell import Topic
@@ -145,6 +145,8 @@ class MemorySteps:
         if not current.held_by(report.attempt_id):
             return self._repeated(report)
         worker_id = report.worker_id or current.worker_id
+        if worker_id != current.worker_id:
+            self._see_worker(worker_id)
         self._insert_events(row, report)
         if report.signal is None or report.signal is Signal.RUN:
             row.worker_id = worker_id
@@ -253,11 +255,12 @@ class MemorySteps:
 
     def statistics(self) -> Statistics:
         counts = Counter(row.status for row in self._rows)
+        busy = Counter(worker.status for worker in self.workers())
         queued = (row.enqueued_at for row in self._rows if row.status.is_queued)
         oldest, due = min(queued, default=None), self._next_expiry()
         return Statistics(
             rollouts={status: counts[status] for status in RolloutStatus},
-            workers=Counter(worker.status for worker in self.workers()),
+            workers={status: busy[status] for status in WorkerStatus},
             oldest_queued_at=None if oldest is None else utc(oldest),
             next_expiry_at=None if due is None else utc(due),
         )

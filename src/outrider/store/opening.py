@@ -67,7 +67,7 @@ def _sqlite_place(url: str) -> tuple[Path, str]:
         raise InvalidInput(f"{url!r}: the only option of a SQLite store is ?synchronous=normal or ?synchronous=full")
     if "#" in url or "\0" in url or parts.path == "/:memory:":
         raise InvalidInput(f"{url!r}: the file of a store has a plain name; for a store in memory give memory://")
-    if parts.netloc or parts.path.strip("/") == "":
+    if not url.partition(":")[2].startswith("///") or parts.path.strip("/") == "":
         raise InvalidInput(
             f"{url!r}: write sqlite:///runs.db for a file here, sqlite:////data/runs.db for an absolute path"
         )

@@ -11,7 +11,7 @@ from outrider.core.errors import UnknownId
 from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import Rollout
-from outrider.core.status import RolloutStatus
+from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import rows
 from outrider.store.protocol import Resources, Statistics
@@ -116,11 +116,12 @@ def latest_resources(db: sqlite3.Connection) -> Resources | None:
 
 def statistics(db: sqlite3.Connection, now: float) -> Statistics:
     counts = dict(db.execute(SQL["count_by_status"]).fetchall())
+    busy = Counter(worker.status for worker in workers(db, now))
     (oldest,) = db.execute(SQL["oldest_queued"]).fetchone()
     due = next_expiry(db)
     return Statistics(
         rollouts={status: counts.get(status, 0) for status in RolloutStatus},
-        workers=Counter(worker.status for worker in workers(db, now)),
+        workers={status: busy[status] for status in WorkerStatus},
         oldest_queued_at=None if oldest is None else utc(oldest),
         next_expiry_at=None if due is None else utc(due),
     )

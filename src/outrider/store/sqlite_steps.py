@@ -70,6 +70,8 @@ class SqliteSteps:
         if not current.held_by(report.attempt_id):
             return self._repeated(report)
         worker_id = report.worker_id or current.worker_id
+        if worker_id != current.worker_id:
+            self._see_worker(worker_id)
         if report.events:
             self._insert_events(current, report)
         if report.signal is None or report.signal is Signal.RUN:

@@ -1,0 +1,358 @@
+"""STORE: what a claim costs, alone and against Agent Lightning; waiting, recovery, queries, memory and the runner."""
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from baselines import AGENT_LIGHTNING, BaselineMissing
+from goals import Goal
+from processes import tree_cpu_seconds
+from report import Report, main
+from store_engines import MEMORY, Engine, postgres, sqlite, usable
+from store_engines import SYSTEM as US
+from store_sizes import FULL, QUICK, Sizes
+from subject import Answer, Subject, SubjectFailed
+
+THEM = AGENT_LIGHTNING.system
+LEASE_SECONDS = 2.0
+
+GOOD = (
+    Goal(
+        text="durable SQLite claim+finish ≥ 5x its in-memory store per CPU-second at 16 claimers",
+        case="sqlite claimers=16 n=*",
+        metric="ratio",
+        of="pairs_per_cpu_second",
+        at_least=5.0,
+    ),
+    Goal(
+        text="PostgreSQL ≥ 2x",
+        case="postgres claimers=16 n=*",
+        metric="ratio",
+        of="pairs_per_cpu_second",
+        at_least=2.0,
+    ),
+    Goal(
+        text="cost per claim at 1M queued ≤ 1.5x that at 1k",
+        case="* queued=1000000",
+        metric="claim_cost_ratio",
+        at_most=1.5,
+    ),
+    Goal(text="idle claim < 20 ms", case="*", metric="idle_claim_ms", at_most=20.0),
+    Goal(text="runner ≤ 0.5 ms CPU per no-op rollout", case="* n=1000", metric="runner_cpu_ms", at_most=0.5),
+    Goal(text="recovery ≤ lease + 1 s", case="*", metric="recovery_over_lease_seconds", at_most=1.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Claim and finish `n` by so many claimers at once, `batch` in a call."""
+
+    claimers: int
+    batch: int
+    n: int
+
+    def __str__(self) -> str:
+        return f"claimers={self.claimers} {'' if self.batch == 1 else f'batch={self.batch} '}n={self.n}"
+
+
+class StoreBench:
+    """The sections of the benchmark, on the systems that can run here."""
+
+    def __init__(self, report: Report, sizes: Sizes, engines: Sequence[Engine], them: Subject | None) -> None:
+        self._report = report
+        self._sizes = sizes
+        self._engines = engines
+        self._us = Subject("outrider_store.py")
+        self._them = them
+
+    def close(self) -> None:
+        self._us.close()
+
+    def pairs(self) -> None:
+        """Enqueue, then claim and finish, system after system in each round."""
+        sizes = self._sizes
+        cases = [Pairs(claimers, batch, n) for n in sizes.matrix_ns for claimers in (1, 4, 16) for batch in (1, 10)]
+        cases += [Pairs(16, batch, sizes.large_n) for batch in (1, 10) if sizes.large_n not in sizes.matrix_ns]
+        for case in cases:
+            self._report.say(f"pairs: {case}")
+            for _ in range(sizes.rounds):
+                for engine in self._engines:
+                    with self._opened(self._us, engine):
+                        self._pairs_once(case, US, [self._us], engine)
+                if self._them is not None and case.claimers == 16:
+                    with self._opened(self._them, MEMORY):
+                        self._pairs_once(case, THEM, [self._them], MEMORY)
+            for engine in self._engines:
+                for metric in ("pairs_per_cpu_second", "enqueues_per_cpu_second"):
+                    self._report.ratio(
+                        f"{engine.name} {case}", metric, of=US, against=THEM, against_case=f"memory {case}"
+                    )
+        self._report.publish()
+
+    def processes(self) -> None:
+        """The same store drained by 4 processes."""
+        n = self._sizes.processes_n
+        with ExitStack() as stack:
+            subjects = [stack.enter_context(Subject("outrider_store.py")) for _ in range(4)]
+            for engine in self._engines:
+                if not engine.is_shared:
+                    continue
+                self._report.say(f"{engine.name} from 4 processes: n={n}")
+                for _ in range(self._sizes.rounds):
+                    url = engine.new_url()
+                    for subject in subjects:
+                        subject.ask("open", url=url)
+                    self._pairs_once(Pairs(16, 1, n), US, subjects, engine)
+                    for subject in subjects:
+                        subject.ask("close")
+        self._report.publish()
+
+    def http(self) -> None:
+        """Their store through their own server and client."""
+        if self._them is None:
+            return
+        n = self._sizes.http_n
+        self._report.say(f"http: n={n}")
+        with Subject("agentlightning_store.py", python=AGENT_LIGHTNING.install()) as server:
+            for _ in range(self._sizes.rounds):
+                url = server.ask("serve_http")["url"]
+                engine = Engine("http", lambda url=url: url, server.pid)
+                with self._opened(self._them, engine):
+                    self._pairs_once(Pairs(16, 1, n), THEM, [self._them], engine)
+                server.ask("close")
+        self._report.publish()
+
+    def depth(self) -> None:
+        """What the first claims cost with many queued, against the same with 1,000 queued."""
+        for engine in self._engines:
+            for depth in self._sizes.depths:
+                self._report.say(f"depth: {engine.name} queued={depth}")
+                with self._opened(self._us, engine), Subject("outrider_store.py") as shallow:
+                    self._us.ask("enqueue", n=depth, callers=1, batch=1000)
+                    for _ in range(max(self._sizes.rounds, 3)):
+                        with self._opened(shallow, engine):
+                            shallow.ask("enqueue", n=1000, callers=1, batch=1000)
+                            base = self._claim_cost(shallow, engine, 1000, 1000)
+                        deep = self._claim_cost(self._us, engine, self._sizes.claims_at_depth, depth)
+                        self._report.add(f"{engine.name} queued={depth}", US, "claim_cost_ratio", deep / base, "x")
+        self._report.publish()
+
+    def idle(self) -> None:
+        """How long a worker that waits takes to have what was just enqueued."""
+        sizes = self._sizes
+        for engine in self._engines:
+            self._report.say(f"idle: {engine.name}")
+            with self._opened(self._us, engine):
+                seconds = self._us.ask("idle", samples=sizes.idle_samples, pause=0.02)["seconds"]
+                self._add_latencies(f"{engine.name} same process", US, seconds)
+            if engine.is_shared:
+                seconds = self._idle_elsewhere(engine)
+                self._add_latencies(f"{engine.name} other process", US, seconds)
+        if self._them is not None:
+            self._report.say(f"idle: {THEM}")
+            with self._opened(self._them, MEMORY):
+                seconds = self._them.ask("idle", samples=sizes.idle_samples_of_them, pause=0.02)["seconds"]
+                self._add_latencies("memory same process", THEM, seconds)
+            self._report.ratio("memory same process", "idle_claim_ms", of=US, against=THEM)
+        self._report.publish()
+
+    def recovery(self) -> None:
+        """A worker process is killed right after its claim; how long until another one has the rollout."""
+        for engine in self._engines:
+            if not engine.is_shared:
+                continue
+            self._report.say(f"recovery: {engine.name}")
+            for _ in range(self._sizes.rounds):
+                self._recover_once(engine)
+        self._report.publish()
+
+    def memory(self) -> None:
+        """Resident memory of rows in the stores that keep them in memory."""
+        with Subject("outrider_store.py") as ours:
+            self._memory_of(US, ours)
+        if self._them is not None:
+            self._memory_of(THEM, self._them)
+        for what in ("queued", "finished"):
+            self._report.ratio(f"memory {what}", "memory_mb_per_10k", of=US, against=THEM)
+        self._report.publish()
+
+    def query(self) -> None:
+        """Queries on a store where half of the rollouts have ended."""
+        rows = self._sizes.query_rows
+        for engine in self._engines:
+            self._query_once(engine, US, self._us)
+        if self._them is not None:
+            self._query_once(MEMORY, THEM, self._them)
+        for kind in ("limit=20", "status limit=20", "all"):
+            for engine in self._engines:
+                self._report.ratio(
+                    f"{engine.name} rows={rows} {kind}",
+                    "query_ms",
+                    of=US,
+                    against=THEM,
+                    against_case=f"memory rows={rows} {kind}",
+                )
+        self._report.publish()
+
+    def runner(self) -> None:
+        """No-op rollouts on 4 workers in one process."""
+        for n in self._sizes.runner_ns:
+            self._report.say(f"runner: n={n}")
+            for _ in range(self._sizes.rounds):
+                for engine in self._engines:
+                    self._runner_once(US, self._us, engine, n)
+                if self._them is not None:
+                    self._runner_once(THEM, self._them, MEMORY, n)
+            for engine in self._engines:
+                self._report.ratio(
+                    f"{engine.name} workers=4 n={n}",
+                    "runner_cpu_ms",
+                    of=US,
+                    against=THEM,
+                    against_case=f"memory workers=4 n={n}",
+                )
+        self._report.publish()
+
+    @contextmanager
+    def _opened(self, subject: Subject, engine: Engine) -> Iterator[None]:
+        subject.ask("open", url=engine.new_url())
+        yield
+        subject.ask("close")
+
+    def _pairs_once(self, pairs: Pairs, system: str, subjects: Sequence[Subject], engine: Engine) -> None:
+        """Fill by the first subject, drain by all; the CPU time of all and of the engine's server counts."""
+        add, n = self._report.add, pairs.n
+        case = f"{engine.name} {'' if len(subjects) == 1 else f'processes={len(subjects)} '}{pairs}"
+        filled, cpu = _spent(engine, subjects[:1], "enqueue", n=n, callers=16, batch=pairs.batch)
+        if pairs.claimers == 16 and len(subjects) == 1:
+            add(case, system, "enqueues_per_cpu_second", n / cpu, "1/s")
+            add(case, system, "enqueues_per_second", n / filled[0]["wall_seconds"], "1/s")
+        drained, cpu = _spent(engine, subjects, "drain", claimers=pairs.claimers // len(subjects), batch=pairs.batch)
+        done = sum(answer["n"] for answer in drained)
+        if done != n:
+            raise SubjectFailed(f"{system}, {case}: {n} were enqueued, but {done} were claimed and finished")
+        add(case, system, "pairs_per_cpu_second", n / cpu, "1/s")
+        add(case, system, "pairs_per_second", n / max(answer["wall_seconds"] for answer in drained), "1/s")
+
+    def _claim_cost(self, subject: Subject, engine: Engine, claims: int, depth: int) -> float:
+        drained, cpu = _spent(engine, [subject], "drain", claimers=16, at_most=claims)
+        rate = drained[0]["n"] / cpu
+        self._report.add(f"{engine.name} claimers=16 queued={depth}", US, "pairs_per_cpu_second", rate, "1/s")
+        return 1 / rate
+
+    def _idle_elsewhere(self, engine: Engine) -> list[float]:
+        seconds = []
+        url = engine.new_url()
+        with Subject("outrider_store.py") as worker:
+            worker.ask("open", url=url)
+            self._us.ask("open", url=url)
+            for _ in range(self._sizes.idle_samples):
+                worker.send("claim_one", wait=30.0)
+                time.sleep(0.05)
+                asked = self._us.ask("enqueue_one")
+                seconds.append(worker.receive()["at"] - asked["at"])
+            self._us.ask("close")
+            worker.ask("close")
+        return seconds
+
+    def _add_latencies(self, case: str, system: str, seconds: Sequence[float]) -> None:
+        for value in seconds:
+            self._report.add(case, system, "idle_claim_ms", value * 1000, "ms")
+        worst = sorted(seconds)[min(len(seconds) - 1, int(len(seconds) * 0.99))]
+        self._report.add(case, system, "idle_claim_p99_ms", worst * 1000, "ms")
+
+    def _recover_once(self, engine: Engine) -> None:
+        url = engine.new_url()
+        with Subject("outrider_store.py") as killed, Subject("outrider_store.py") as other:
+            for subject in (killed, other):
+                subject.ask("open", url=url)
+            killed.ask("enqueue_one", unresponsive_seconds=LEASE_SECONDS)
+            killed.ask("claim_one", wait=5.0, finish=False)
+            other.send("claim_one", wait=60.0)
+            died = time.monotonic()
+            killed.kill()
+            seconds = other.receive()["at"] - died
+            other.ask("close")
+        case = f"{engine.name} lease={LEASE_SECONDS:g}s"
+        self._report.add(case, US, "recovery_seconds", seconds, "s")
+        self._report.add(case, US, "recovery_over_lease_seconds", seconds - LEASE_SECONDS, "s")
+
+    def _memory_of(self, system: str, subject: Subject) -> None:
+        self._report.say(f"memory: {system}")
+        n = self._sizes.memory_n
+        with self._opened(subject, MEMORY):
+            for _ in range(self._sizes.rounds):
+                before = subject.ask("resident_mb")["mb"]
+                subject.ask("enqueue", n=n, batch=100)
+                queued = subject.ask("resident_mb")["mb"] - before
+                subject.ask("drain", claimers=16)
+                finished = subject.ask("resident_mb")["mb"] - before
+                self._report.add("memory queued", system, "memory_mb_per_10k", queued * 10_000 / n, "MB")
+                self._report.add("memory finished", system, "memory_mb_per_10k", finished * 10_000 / n, "MB")
+
+    def _query_once(self, engine: Engine, system: str, subject: Subject) -> None:
+        rows = self._sizes.query_rows
+        self._report.say(f"query: {system} {engine.name} rows={rows}")
+        with self._opened(subject, engine):
+            subject.ask("enqueue", n=rows, batch=500)
+            subject.ask("drain", claimers=16, at_most=rows // 2)
+            for kind, samples in subject.ask("query", repeats=max(self._sizes.rounds, 3))["ms"].items():
+                for value in samples:
+                    self._report.add(f"{engine.name} rows={rows} {kind}", system, "query_ms", value, "ms")
+
+    def _runner_once(self, system: str, subject: Subject, engine: Engine, n: int) -> None:
+        with self._opened(subject, engine):
+            subject.ask("enqueue", n=n, batch=100)
+            answers, cpu = _spent(engine, [subject], "work", n=n, workers=4)
+        case = f"{engine.name} workers=4 n={n}"
+        self._report.add(case, system, "runner_cpu_ms", cpu / n * 1000, "ms")
+        self._report.add(case, system, "runner_wall_ms", answers[0]["wall_seconds"] / n * 1000, "ms")
+
+
+def _spent(engine: Engine, subjects: Sequence[Subject], work: str, **arguments: object) -> tuple[list[Answer], float]:
+    """The answers of all, and the CPU seconds of all of them and of the engine's server."""
+    before = 0.0 if engine.server_pid is None else tree_cpu_seconds(engine.server_pid)
+    for subject in subjects:
+        subject.send(work, **arguments)
+    answers = [subject.receive() for subject in subjects]
+    server = 0.0 if engine.server_pid is None else tree_cpu_seconds(engine.server_pid) - before
+    return answers, server + sum(answer["cpu_seconds"] for answer in answers)
+
+
+def measure(report: Report, sizes: Sizes, engines: Sequence[Engine], them: Subject | None) -> None:
+    """All sections."""
+    bench = StoreBench(report, sizes, engines, them)
+    try:
+        bench.memory()
+        bench.pairs()
+        bench.processes()
+        bench.http()
+        bench.runner()
+        bench.idle()
+        bench.recovery()
+        bench.query()
+        bench.depth()
+    finally:
+        bench.close()
+
+
+def run(report: Report, quick: bool) -> None:
+    with ExitStack() as stack:
+        them = None
+        try:
+            python = AGENT_LIGHTNING.install()
+        except BaselineMissing as exc:
+            report.missing("", THEM, str(exc))
+        else:
+            them = stack.enter_context(Subject("agentlightning_store.py", python=python))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="outrider-bench-")))
+        engines = [MEMORY, sqlite(folder), *stack.enter_context(postgres(report))]
+        measure(report, QUICK if quick else FULL, usable(report, engines), them)
+
+
+if __name__ == "__main__":
+    sys.exit(main("store", run, sys.argv[1:]))

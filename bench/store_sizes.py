@@ -1,0 +1,51 @@
+"""How much the store benchmark does in a short and in a full round."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much to do. `matrix_ns` are run with every number of claimers, `large_n` with 16 only."""
+
+    rounds: int
+    matrix_ns: tuple[int, ...]
+    large_n: int
+    processes_n: int
+    http_n: int
+    depths: tuple[int, ...]
+    claims_at_depth: int
+    idle_samples: int
+    idle_samples_of_them: int
+    memory_n: int
+    query_rows: int
+    runner_ns: tuple[int, ...]
+
+
+QUICK = Sizes(
+    rounds=3,
+    matrix_ns=(1_000,),
+    large_n=10_000,
+    processes_n=4_000,
+    http_n=200,
+    depths=(20_000,),
+    claims_at_depth=1_000,
+    idle_samples=20,
+    idle_samples_of_them=3,
+    memory_n=10_000,
+    query_rows=10_000,
+    runner_ns=(20, 1_000),
+)
+FULL = Sizes(
+    rounds=5,
+    matrix_ns=(1_000, 10_000),
+    large_n=10_000,
+    processes_n=10_000,
+    http_n=1_000,
+    depths=(100_000, 1_000_000),
+    claims_at_depth=2_000,
+    idle_samples=100,
+    idle_samples_of_them=9,
+    memory_n=10_000,
+    query_rows=50_000,
+    runner_ns=(20, 1_000),
+)

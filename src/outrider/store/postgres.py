@@ -1,0 +1,184 @@
+"""The shared store: a schema in a PostgreSQL database, for any number of processes on any number of machines.
+
+Calls made at the same time in one process share round trips (`postgres_batcher`); LISTEN and NOTIFY wake the others.
+What is acknowledged is committed, so it survives whatever the server survives.
+"""
+
+import asyncio
+from functools import partial
+
+from outrider.core.attempt import Attempt, Failure, LostLease
+from outrider.core.clock import Clock
+from outrider.core.event import RecordedEvent
+from outrider.core.lifecycle import Signal
+from outrider.core.page import Page
+from outrider.core.rollout import AttemptedRollout, Rollout
+from outrider.core.worker import Worker
+from outrider.store import postgres_reads as reads
+from outrider.store.leased import LeasedStore
+from outrider.store.postgres_address import READ_PLANS, STEP_PLANS, address_of
+from outrider.store.postgres_batcher import Batcher
+from outrider.store.postgres_bell import PostgresBell
+from outrider.store.postgres_claims import CLAIMED_AT_ONCE, Claims, claim_key
+from outrider.store.postgres_clock import DatabaseClock
+from outrider.store.postgres_driver import Link
+from outrider.store.postgres_held import Held
+from outrider.store.postgres_links import Links
+from outrider.store.postgres_reports import Reported, Reports
+from outrider.store.postgres_schema import migrate
+from outrider.store.postgres_steps import ENQUEUED_AT_ONCE, PostgresSteps
+from outrider.store.postgres_workers import Heartbeat, Workers
+from outrider.store.protocol import Resources, Statistics
+from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+
+STEP_LINKS = 4
+READ_LINKS = 4
+REPORTS_AT_ONCE = 256
+
+
+class PostgresStore(LeasedStore):
+    """The engine for many machines."""
+
+    def __init__(self, url: str, clock: Clock) -> None:
+        self._address = address_of(url)
+        self._full_url = url
+        self._postgres_bell = PostgresBell(clock, partial(self._address.connect, READ_PLANS), self._address.channel)
+        super().__init__(self._address.shown, clock, self._postgres_bell)
+        self._database_clock = DatabaseClock(clock)
+        self._is_migrated = False
+
+    @property
+    def url(self) -> str:
+        return self._full_url
+
+    async def _connect(self) -> None:
+        shown = self._address.shown
+        self._links = Links(self._connect_steps, size=STEP_LINKS, shown=shown)
+        self._read_links = Links(partial(self._address.connect, READ_PLANS), size=READ_LINKS, shown=shown)
+        held = Held()
+        clock, bell = self._database_clock, self._postgres_bell
+        self._workers = Workers(self._links, clock)
+        self._steps = PostgresSteps(self._links, clock, bell, self._workers, held)
+        self._enqueues = Batcher[tuple[NewRollout, ...], tuple[Rollout, ...]](
+            self._steps.enqueue, limit=ENQUEUED_AT_ONCE, weight=len
+        )
+        self._claims = Batcher[Claim, tuple[AttemptedRollout, ...]](
+            Claims(self._links, clock, self._workers, held).carry_out,
+            limit=CLAIMED_AT_ONCE,
+            weight=lambda claim: claim.limit,
+            key=claim_key,
+            orphaned=self._hand_back,
+        )
+        self._reports = Batcher[Report, Reported](
+            Reports(self._links, clock, bell, self._workers, held).carry_out,
+            limit=REPORTS_AT_ONCE,
+            subject=lambda report: report.rollout_id,
+        )
+        self._heartbeats = Batcher[Heartbeat, tuple[LostLease, ...]](self._workers.renew, limit=REPORTS_AT_ONCE)
+        await self._links.open()
+
+    async def _connect_steps(self) -> Link:
+        link = await self._address.connect(STEP_PLANS)
+        try:
+            if not self._is_migrated:
+                await migrate(link, self._address)
+                self._is_migrated = True
+            await self._database_clock.measure(link)
+        except BaseException:
+            link.terminate()
+            raise
+        return link
+
+    async def _disconnect(self) -> None:
+        for batcher in (self._enqueues, self._claims, self._heartbeats, self._reports):
+            await batcher.drain()
+        await self._postgres_bell.stop()
+        await self._links.close()
+        await self._read_links.close()
+
+    async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]:
+        self._links.check()
+        return await self._enqueues.submit(new)
+
+    async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
+        self._links.check()
+        future = self._claims.submit(claim)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None:
+                self._hand_back(future.result())
+            raise
+
+    def _hand_back(self, claimed: tuple[AttemptedRollout, ...]) -> None:
+        """Nobody is left to run what a cancelled caller has claimed."""
+        for rollout in claimed:
+            attempt_id = rollout.attempt.attempt_id
+            report = Report(rollout_id=rollout.rollout_id, attempt_id=attempt_id, signal=Signal.HAND_BACK)
+            handed_back = self._reports.submit(report)
+            handed_back.add_done_callback(asyncio.Future.exception)  # refused: somebody else took it away
+
+    async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
+        self._links.check()
+        return await self._steps.start(new, worker_id)
+
+    async def _report(self, report: Report) -> Attempt:
+        self._links.check()
+        return (await self._reports.submit(report))[0]
+
+    async def _append(self, report: Report) -> int:
+        self._links.check()
+        return (await self._reports.submit(report))[1]
+
+    async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
+        self._links.check()
+        return await self._heartbeats.submit((worker_id, attempt_ids))
+
+    async def _revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
+        self._links.check()
+        return await self._steps.revoke(worker_id, failure)
+
+    async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]:
+        self._links.check()
+        return await self._steps.cancel(rollout_ids)
+
+    async def _put_resources(self, data: bytes) -> Resources:
+        self._links.check()
+        return await self._steps.put_resources(data)
+
+    async def _expire(self) -> float | None:
+        """When the next lease is due on this machine's clock; unknown if others are just taking those that are due."""
+        next_expiry = await self._links.run(lambda link, _: reads.next_expiry(link))
+        if next_expiry is not None and next_expiry <= self._database_clock.now():
+            if await self._steps.expire() == 0:
+                return None
+            next_expiry = await self._links.run(lambda link, _: reads.next_expiry(link))
+        return None if next_expiry is None else self._database_clock.here(next_expiry)
+
+    async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
+        self._links.check()
+        return await self._read_links.run(lambda link, _: reads.finished(link, cursor, limit))
+
+    async def _feed_end(self) -> int:
+        self._links.check()
+        return await self._read_links.run(lambda link, _: reads.feed_end(link))
+
+    async def _query_rollouts(self, query: RolloutQuery) -> Page[Rollout]:
+        return await self._read_links.read(lambda link: reads.rollouts(link, query))
+
+    async def _query_attempts(self, rollout_id: str) -> tuple[Attempt, ...]:
+        return await self._read_links.read(lambda link: reads.attempts(link, rollout_id))
+
+    async def _query_workers(self) -> tuple[Worker, ...]:
+        now = self._database_clock.now()
+        return await self._read_links.read(lambda link: reads.workers(link, now))
+
+    async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]:
+        return await self._read_links.read(lambda link: reads.events(link, query))
+
+    async def _latest_resources(self) -> Resources | None:
+        return await self._read_links.run(lambda link, _: reads.latest_resources(link))
+
+    async def _statistics(self) -> Statistics:
+        now = self._database_clock.now()
+        return await self._read_links.read(lambda link: reads.statistics(link, now))

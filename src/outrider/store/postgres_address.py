@@ -1,0 +1,97 @@
+"""Where a PostgreSQL store lies: the URL taken apart, connections to it, and its errors in words, without passwords."""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from outrider.core.errors import InvalidInput, OutriderError, StoreUnavailable
+from outrider.store.postgres_driver import LOST, Link, asyncpg
+
+CONNECT_SECONDS = 10.0
+COMMAND_SECONDS = 60.0
+DEFAULT_SCHEMA = "outrider"
+
+STEP_PLANS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+"""Steps touch few rows by an index, always; a plan chosen by the statistics of an empty table would not stay good."""
+
+READ_PLANS: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`shown` is the URL as it may stand in a message."""
+
+    dsn: str
+    schema: str
+    shown: str
+
+    @property
+    def channel(self) -> str:
+        """Where rings are sent."""
+        return f"outrider.{self.schema}"
+
+    async def connect(self, plans: dict[str, str]) -> Link:
+        """A connection that sees the tables of the store; raises what the client library raises."""
+        return await asyncpg.connect(
+            self.dsn,
+            timeout=CONNECT_SECONDS,
+            command_timeout=COMMAND_SECONDS,
+            server_settings={
+                "search_path": self.schema,
+                "application_name": self.channel,
+                "default_transaction_isolation": "read committed",
+                "idle_in_transaction_session_timeout": f"{COMMAND_SECONDS:g}s",
+                "jit": "off",
+                **plans,
+            },
+        )
+
+
+def address_of(url: str) -> Address:
+    """Take `?schema=` out of a URL and leave the rest to the client library."""
+    shown = masked(url)
+    parts = urlsplit(url)
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    schemas = [value for name, value in options if name == "schema"]
+    schema = schemas[-1] if schemas else DEFAULT_SCHEMA
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema) or schema.startswith("pg_"):
+        raise InvalidInput(f"{shown}: give ?schema= a plain name: small letters, digits and _, at most 50, not pg_…")
+    rest = urlencode([(name, value) for name, value in options if name != "schema"])
+    return Address(urlunsplit(parts._replace(query=rest)), schema, shown)
+
+
+def masked(url: str) -> str:
+    """The URL without its password."""
+    url = re.sub(r"://([^:/?#@]*):.*@", r"://\1:***@", url)
+    return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", url)
+
+
+def explained(error: Exception, shown: str) -> OutriderError:
+    """An error of the client library or the server, as one of ours: what, and what to do."""
+    if isinstance(error, asyncpg.PostgresError) and not isinstance(error, LOST):
+        return _refusal(error, shown)
+    if isinstance(error, TimeoutError):
+        return StoreUnavailable(f"{shown} did not answer in time; check that the server runs and is not overloaded")
+    if isinstance(error, LOST) and not isinstance(error, ValueError):
+        return StoreUnavailable(f"cannot reach {shown}: {error}; check host and port, and that the server runs")
+    # What the client library says of a URL it cannot read may quote the password.
+    return InvalidInput(f"{shown} is not a usable PostgreSQL URL; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE")
+
+
+def _refusal(error: asyncpg.PostgresError, shown: str) -> OutriderError:
+    advice = {
+        asyncpg.InvalidAuthorizationSpecificationError: "check user and password (in the URL, PGPASSWORD or .pgpass)",
+        asyncpg.InvalidCatalogNameError: "make it with `createdb`, or give another database",
+        asyncpg.InsufficientPrivilegeError: "the user needs the right to create a schema and to write in it",
+        asyncpg.DataError: "the database cannot keep this value",
+    }
+    for kind, what_to_do in advice.items():
+        if isinstance(error, kind):
+            return InvalidInput(f"{shown} refused: {error}; {what_to_do}")
+    return StoreUnavailable(f"{shown} refused: {error}; nothing was changed (is its disk full, is it read-only?)")

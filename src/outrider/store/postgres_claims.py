@@ -1,0 +1,171 @@
+"""Claims: one statement takes the heads of the queue, for all callers of this process that ask at the same time.
+
+Invariants:
+- Rows are taken in the exact order of the queue, but for those that another claim is taking right now; no row is locked
+  that is not taken, so that no other claim finds the queue empty while something waits in it.
+- Every statement carries a request id, the caller's or one of its own, and each row its place in that request; both are
+  unique together, so that a claim whose reply was lost can be sent again and takes nothing twice.
+- The cost depends on the limit and the number of lanes asked for, not on the number of rows.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, repeat
+
+from outrider.core.ids import new_id
+from outrider.core.rollout import AttemptedRollout
+from outrider.core.status import Mode
+from outrider.store import rows
+from outrider.store.postgres_clock import DatabaseClock
+from outrider.store.postgres_driver import Link, asyncpg
+from outrider.store.postgres_held import Held
+from outrider.store.postgres_links import Links
+from outrider.store.postgres_queries import SQL
+from outrider.store.postgres_workers import Workers
+from outrider.store.rows import Current
+from outrider.store.steps import Claim, lane_of
+
+CLAIMED_AT_ONCE = 256
+"""Rollouts one statement takes at most, since each needs an attempt id made beforehand."""
+
+SPARE_CANDIDATES = 16
+DEEPER = 8
+
+
+def claim_key(claim: Claim) -> Hashable:
+    """Claims with the same key can be carried out as one."""
+    return claim.tags, claim.mode, claim.request_id
+
+
+def claimed_of(row: asyncpg.Record) -> tuple[Current, AttemptedRollout]:
+    """A live rollout from the columns `postgres_queries.CLAIMED`."""
+    columns = row[4:]
+    current = Current(
+        row[0],
+        columns[0],
+        columns[2],
+        columns[3],
+        columns[4],
+        columns[8],
+        columns[14],
+        columns[15],
+        columns[16],
+        columns[17],
+        row[1],
+        row[2],
+        row[3],
+    )
+    return current, rows.attempted_of(columns, rows.live_attempt(current))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """One statement's worth of claims: an attempt id and a worker for each rollout it may take."""
+
+    request_id: str
+    n_before: int
+    attempt_ids: list[str]
+    worker_ids: list[str]
+
+    def rest(self, n_taken: int) -> tuple[int, list[str], list[str], str, int]:
+        """The parameters that all claims share, after `n_taken` were taken."""
+        attempt_ids = self.attempt_ids[n_taken:]
+        return len(attempt_ids), attempt_ids, self.worker_ids[n_taken:], self.request_id, self.n_before + n_taken
+
+
+class Claims:
+    """Carries out claims, and remembers in `held` what this process holds, for the reports that will follow."""
+
+    def __init__(self, links: Links, clock: DatabaseClock, workers: Workers, held: Held) -> None:
+        self._links = links
+        self._clock = clock
+        self._workers = workers
+        self._held = held
+
+    async def carry_out(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
+        """What each of these claims, all with the same key, has got."""
+        first = claims[0]
+        if first.request_id is not None and (found := await self._recall(first.request_id, first.worker_id)):
+            return [found]
+        request_id = first.request_id or new_id("rq")
+        shares: list[list[AttemptedRollout]] = [[] for _ in claims]
+        takers = chain.from_iterable(repeat(index, claim.limit) for index, claim in enumerate(claims))
+        n_taken = 0
+        while slice_of_takers := list(islice(takers, CLAIMED_AT_ONCE)):
+            worker_ids = [claims[index].worker_id for index in slice_of_takers]
+            ask = _Ask(request_id, n_taken, [new_id("at") for _ in slice_of_takers], worker_ids)
+            taken = await self._take(ask, first)
+            for index, attempt_id in zip(slice_of_takers, ask.attempt_ids, strict=True):
+                if attempt_id in taken:
+                    shares[index].append(taken[attempt_id])
+            n_taken += len(taken)
+            if len(taken) < len(slice_of_takers):
+                break
+        return [tuple(share) for share in shares]
+
+    async def _recall(self, request_id: str, worker_id: str) -> tuple[AttemptedRollout, ...]:
+        """What a claim that a caller repeats has got before and still holds."""
+
+        async def step(link: Link, _repeated: bool) -> Sequence[asyncpg.Record]:
+            await self._workers.see(link, [worker_id])
+            return await link.fetch(SQL["claimed_by_request"], request_id, 0)
+
+        return tuple(claimed_of(row)[1] for row in await self._links.run(step))
+
+    async def _take(self, ask: _Ask, claim: Claim) -> dict[str, AttemptedRollout]:
+        """The rollouts taken, by attempt id."""
+
+        async def step(link: Link, repeated: bool) -> Sequence[asyncpg.Record]:
+            await self._workers.see(link, ask.worker_ids)
+            again = (SQL["claimed_by_request"], ask.request_id, ask.n_before)
+            if repeated and (found := await link.fetch(*again)):
+                return found
+            try:
+                return await self._take_heads(link, ask, claim)
+            except asyncpg.UniqueViolationError:
+                return await link.fetch(*again)
+
+        taken = {}
+        for row in await self._links.run(step):
+            current, rollout = claimed_of(row)
+            self._held.remember(current)
+            taken[current.attempt_id] = rollout
+        return taken
+
+    async def _take_heads(self, link: Link, ask: _Ask, claim: Claim) -> Sequence[asyncpg.Record]:
+        now = self._clock.now()
+        if claim.takes_any:
+            return await link.fetch(SQL["claim_of_all"], *ask.rest(0), now)
+        lanes = await self._lanes(link, claim)
+        if not lanes:
+            return []
+        if len(lanes) == 1:
+            return await link.fetch(SQL["claim_of_lane"], *ask.rest(0), now, lanes[0])
+        return await self._take_from_lanes(link, ask, lanes, now)
+
+    @staticmethod
+    async def _take_from_lanes(link: Link, ask: _Ask, lanes: list[str], now: float) -> Sequence[asyncpg.Record]:
+        """Take the best of several lanes; look deeper while others hold all candidates but more is waiting."""
+        wanted = len(ask.attempt_ids)
+        depth = wanted + SPARE_CANDIDATES
+        taken = await link.fetch(SQL["claim_of_lanes"], *ask.rest(0), now, lanes, depth)
+        while len(taken) < wanted:
+            deeper = depth * DEEPER
+            n_waiting = await link.fetchval(SQL["n_waiting"], lanes, deeper)
+            if n_waiting == 0:
+                break
+            depth = n_waiting + SPARE_CANDIDATES
+            taken += await link.fetch(SQL["claim_of_lanes"], *ask.rest(len(taken)), now, lanes, depth)
+            if n_waiting < deeper:
+                break
+        return taken
+
+    @staticmethod
+    async def _lanes(link: Link, claim: Claim) -> list[str]:
+        """The lanes a claim takes from; lanes of unknown tags are found in the index."""
+        if claim.tags is not None:
+            modes = Mode if claim.mode is None else (claim.mode,)
+            return [lane_of(mode, tag) for mode in modes for tag in sorted(claim.tags)]
+        assert claim.mode is not None
+        prefix = lane_of(claim.mode, None)
+        return [row[0] for row in await link.fetch(SQL["lanes"], prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1))]

@@ -1,0 +1,135 @@
+"""What the PostgreSQL engine reads, each at one moment."""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+from outrider.core.attempt import Attempt
+from outrider.core.clock import utc
+from outrider.core.errors import UnknownId
+from outrider.core.event import RecordedEvent
+from outrider.core.page import Page
+from outrider.core.rollout import Rollout
+from outrider.core.status import RolloutStatus
+from outrider.core.worker import Worker
+from outrider.store import rows
+from outrider.store.postgres_driver import Link
+from outrider.store.postgres_queries import ROLLOUT, SQL
+from outrider.store.protocol import Resources, Statistics
+from outrider.store.rows import Current
+from outrider.store.steps import EventQuery, RolloutQuery
+
+
+async def next_expiry(link: Link) -> float | None:
+    expires_at: float | None = await link.fetchval(SQL["next_expiry"])
+    return expires_at
+
+
+async def finished(link: Link, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
+    found = await link.fetch(SQL["feed"], cursor, limit)
+    return tuple((row[0], rows.rollout_of(row[1:])) for row in found)
+
+
+async def feed_end(link: Link) -> int:
+    return int(await link.fetchval(SQL["feed_end"]))
+
+
+async def rollouts(link: Link, query: RolloutQuery) -> Page[Rollout]:
+    where, values = _where(query)
+    order = "r.finish_seq" if query.sort_by == "ended_at" else "r.seq"
+    direction = "DESC" if query.descending else "ASC"
+    found = await link.fetch(
+        f"SELECT {ROLLOUT} FROM rollouts r WHERE {where} "
+        f"ORDER BY {order} {direction} LIMIT ${len(values) + 1} OFFSET ${len(values) + 2}",
+        *values,
+        _limit(query.limit),
+        query.offset,
+    )
+    total = len(found)
+    if query.limit >= 0 or query.offset > 0:
+        total = await link.fetchval(f"SELECT count(*) FROM rollouts r WHERE {where}", *values)
+    return Page(
+        items=tuple(rows.rollout_of(tuple(row)) for row in found), total=total, limit=query.limit, offset=query.offset
+    )
+
+
+def _where(query: RolloutQuery) -> tuple[str, list[Any]]:
+    terms = ["TRUE"]
+    values: list[Any] = []
+    for column, wanted in (("status", query.statuses), ("rollout_id", query.rollout_ids)):
+        if wanted is not None:
+            values.append(wanted)
+            terms.append(f"r.{column} = ANY(${len(values)}::text[])")
+    for column in ("mode", "tag", "group_id"):
+        if (value := getattr(query, column)) is not None:
+            values.append(value)
+            terms.append(f"r.{column} = ${len(values)}")
+    if query.sort_by == "ended_at":
+        terms.append("r.finish_seq IS NOT NULL")
+    return " AND ".join(terms), values
+
+
+def _limit(limit: int) -> int | None:
+    return None if limit < 0 else limit
+
+
+async def attempts(link: Link, rollout_id: str) -> tuple[Attempt, ...]:
+    return await _attempts(link, await _current(link, rollout_id))
+
+
+async def _attempts(link: Link, current: Current) -> tuple[Attempt, ...]:
+    found = await link.fetch(SQL["attempts"], current.seq)
+    ended = tuple(rows.attempt_of(current.rollout_id, tuple(row)) for row in found)
+    return (*ended, rows.live_attempt(current)) if current.is_live else ended
+
+
+async def _current(link: Link, rollout_id: str) -> Current:
+    row = await link.fetchrow(SQL["current"], [rollout_id])
+    if row is None:
+        raise UnknownId("rollout", rollout_id)
+    return Current(*row)
+
+
+async def events(link: Link, query: EventQuery) -> Page[RecordedEvent]:
+    current = await _current(link, query.rollout_id)
+    known = await _attempts(link, current)
+    wanted = known[-1:] if query.attempt_id is None else [a for a in known if a.attempt_id == query.attempt_id]
+    if not wanted:
+        if query.attempt_id is not None:
+            raise UnknownId("attempt", query.attempt_id)
+        return Page(items=(), total=0, limit=query.limit, offset=query.offset)
+    attempt = wanted[0]
+    where = "seq = $1 AND sequence_id = $2 AND ($3::text IS NULL OR kind = $3)"
+    values = (current.seq, attempt.sequence_id, query.kind)
+    found = await link.fetch(
+        f"SELECT place, kind, name, at, data FROM events WHERE {where} ORDER BY place LIMIT $4 OFFSET $5",
+        *values,
+        _limit(query.limit),
+        query.offset,
+    )
+    total = await link.fetchval(f"SELECT count(*) FROM events WHERE {where}", *values)
+    items = tuple(rows.event_of(query.rollout_id, attempt.attempt_id, tuple(row)) for row in found)
+    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+
+
+async def workers(link: Link, now: float) -> tuple[Worker, ...]:
+    held = defaultdict(list)
+    for worker_id, attempt_id in await link.fetch(SQL["leases"]):
+        held[worker_id].append(attempt_id)
+    return tuple(rows.worker_of(tuple(row), held[row[0]], now) for row in await link.fetch(SQL["workers"]))
+
+
+async def latest_resources(link: Link) -> Resources | None:
+    row = await link.fetchrow(SQL["latest_resources"])
+    return None if row is None else rows.resources_of(tuple(row))
+
+
+async def statistics(link: Link, now: float) -> Statistics:
+    counts = {row[0]: row[1] for row in await link.fetch(SQL["count_by_status"])}
+    oldest = await link.fetchval(SQL["oldest_queued"])
+    due = await next_expiry(link)
+    return Statistics(
+        rollouts={status: counts.get(status, 0) for status in RolloutStatus},
+        workers=Counter(worker.status for worker in await workers(link, now)),
+        oldest_queued_at=None if oldest is None else utc(oldest),
+        next_expiry_at=None if due is None else utc(due),
+    )

@@ -1,0 +1,215 @@
+"""The other atomic steps of the PostgreSQL engine: enqueue, start, cancel, revoke, expire, publish."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from outrider.core.attempt import Failure
+from outrider.core.errors import OutriderError, RolloutConflict, UnknownId
+from outrider.core.ids import new_id
+from outrider.core.lifecycle import Signal
+from outrider.core.rollout import AttemptedRollout, Rollout
+from outrider.core.status import RolloutStatus
+from outrider.store import rows
+from outrider.store.bell import Topic
+from outrider.store.postgres_bell import PostgresBell
+from outrider.store.postgres_claims import claimed_of
+from outrider.store.postgres_clock import DatabaseClock
+from outrider.store.postgres_driver import Link, asyncpg
+from outrider.store.postgres_held import Held
+from outrider.store.postgres_links import Links
+from outrider.store.postgres_moves import Ending, end, moved, topics_of
+from outrider.store.postgres_queries import SQL
+from outrider.store.postgres_workers import Workers
+from outrider.store.protocol import Resources
+from outrider.store.rows import Current
+from outrider.store.steps import Lease, NewRollout, config_of
+
+EXPIRED_AT_ONCE = 500
+ENQUEUED_AT_ONCE = 2_000
+"""Rows in one statement at most."""
+
+BYTES_AT_ONCE = 32 << 20
+"""Payload in one statement about at most, since the server takes no message of a gigabyte."""
+
+
+class PostgresSteps:
+    """Steps on a few connections; each rings the bell for what it changed."""
+
+    def __init__(self, links: Links, clock: DatabaseClock, bell: PostgresBell, workers: Workers, held: Held) -> None:
+        self._links = links
+        self._clock = clock
+        self._bell = bell
+        self._workers = workers
+        self._held = held
+
+    async def enqueue(self, calls: Sequence[Sequence[NewRollout]]) -> list[tuple[Rollout, ...] | OutriderError]:
+        """Add the rollouts of several calls, each call whole or not at all.
+
+        All are tried in one statement; if an id is taken that does nothing, and each call looks into its own ids.
+        """
+        together = [new for call in calls for new in call]
+        now = self._clock.now()
+        if await self._insert_all(together, now):
+            self._bell.ring_here(Topic.QUEUE)
+            return [tuple(rows.fresh_rollout(new, now) for new in call) for call in calls]
+        return [await self._enqueue_alone(call) for call in calls]
+
+    async def _insert_all(self, together: Sequence[NewRollout], now: float) -> bool:
+        """Whether all rollouts could be inserted; else none was."""
+        slices = list(_slices(together))
+        if len(slices) > 1:
+            return False
+        values = (*_columns(slices[0]), now, self._bell.channel, self._bell.message([Topic.QUEUE]))
+
+        async def step(link: Link, _repeated: bool) -> bool:
+            try:
+                await link.fetch(SQL["insert_and_notify"], *values)
+            except asyncpg.UniqueViolationError:
+                return False
+            return True
+
+        return await self._links.run(step)
+
+    async def _enqueue_alone(self, call: Sequence[NewRollout]) -> tuple[Rollout, ...] | OutriderError:
+        async def step(link: Link) -> tuple[Rollout, ...]:
+            now = self._clock.now()
+            known = await _insert_new(link, call, now)
+            await link.execute(SQL["notify"], self._bell.channel, self._bell.message([Topic.QUEUE]))
+            return tuple(known.get(new.rollout_id) or rows.fresh_rollout(new, now) for new in call)
+
+        try:
+            rollouts = await self._links.transact(step)
+        except OutriderError as exc:
+            return exc
+        self._bell.ring_here(Topic.QUEUE)
+        return rollouts
+
+    async def start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
+        """Enqueue and claim; repeated with the same id it returns the attempt that the first call began."""
+
+        async def step(link: Link) -> tuple[Current, AttemptedRollout]:
+            now = self._clock.now()
+            if await _insert_new(link, [new], now):
+                row = await link.fetchrow(SQL["claimed_by_id"], new.rollout_id)
+            else:
+                row = await link.fetchrow(SQL["claim_one"], new.rollout_id, new_id("at"), worker_id, now)
+            assert row is not None
+            if row["expires_at"] is None or row["worker_id"] != worker_id:
+                raise RolloutConflict(new.rollout_id)
+            return claimed_of(row)
+
+        current, rollout = await self._links.transact(step)
+        self._held.remember(current)
+        await self._links.run(lambda link, _: self._workers.see(link, [worker_id]))
+        return rollout
+
+    async def cancel(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:
+        """Cancel those that have not ended, in the order given."""
+
+        async def read(link: Link) -> list[Ending]:
+            found = {row["rollout_id"]: Current(*row) for row in await link.fetch(SQL["lock_current"], rollout_ids)}
+            for rollout_id in rollout_ids:
+                if rollout_id not in found:
+                    raise UnknownId("rollout", rollout_id)
+            currents = [found[rollout_id] for rollout_id in rollout_ids]
+            open_ones = [current for current in currents if not RolloutStatus(current.status).is_final]
+            return [Ending(current, moved(current, Signal.CANCEL)) for current in open_ones]
+
+        return tuple(current.rollout_id for current in await self._take_away(read))
+
+    async def revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
+        """Take all leases of a worker; the attempts concerned."""
+
+        async def read(link: Link) -> list[Ending]:
+            held = [Current(*row) for row in await link.fetch(SQL["lock_held"], worker_id)]
+            return [Ending(current, moved(current, Signal.LOSE), failure=failure) for current in held]
+
+        return tuple(current.attempt_id for current in await self._take_away(read))
+
+    async def expire(self) -> int:
+        """Take away leases that are due; how many."""
+
+        async def read(link: Link) -> list[Ending]:
+            now = self._clock.now()
+            due = [Current(*row) for row in await link.fetch(SQL["lock_expired"], now, EXPIRED_AT_ONCE)]
+            verdicts = [
+                Lease(config_of(current.config), current.started_at).verdict(current.worker_id, now) for current in due
+            ]
+            return [
+                Ending(current, moved(current, signal), failure=failure)
+                for current, (signal, failure) in zip(due, verdicts, strict=True)
+            ]
+
+        return len(await self._take_away(read))
+
+    async def _take_away(self, read: Callable[[Link], Awaitable[list[Ending]]]) -> list[Current]:
+        """End what `read` has found and locked, and wake those who hold it; the rollouts as they were before."""
+
+        async def step(link: Link) -> list[Ending]:
+            endings = await read(link)
+            await end(link, self._bell, endings, self._clock.now(), [Topic.REVOKED])
+            return endings
+
+        endings = await self._links.transact(step)
+        if endings:
+            self._bell.ring_all_here({Topic.REVOKED, *topics_of(endings)})
+        return [ending.current for ending in endings]
+
+    async def put_resources(self, data: bytes) -> Resources:
+        """Publish the next version."""
+
+        async def step(link: Link) -> Resources:
+            await link.execute(SQL["lock_resources"])
+            row = await link.fetchrow(SQL["insert_resources"], data, self._clock.now())
+            assert row is not None
+            return rows.resources_of(tuple(row))
+
+        return await self._links.transact(step)
+
+
+async def _insert_new(link: Link, call: Sequence[NewRollout], now: float) -> dict[str, Rollout]:
+    """Insert the rollouts whose ids are new; the others, if they are repetitions of what is there."""
+    inserted: set[str] = set()
+    for part in _slices(call):
+        found = await link.fetch(SQL["insert_new_rollouts"], *_columns(part), now)
+        inserted |= {row[0] for row in found}
+    others = {new.rollout_id: new for new in call if new.rollout_id not in inserted}
+    if not others:
+        return {}
+    known = {row[0]: rows.rollout_of(tuple(row)) for row in await link.fetch(SQL["rollouts_by_id"], list(others))}
+    for rollout_id, new in others.items():
+        if not new.matches(known[rollout_id]):
+            raise RolloutConflict(rollout_id)
+    return known
+
+
+def _slices(together: Sequence[NewRollout]) -> Iterator[Sequence[NewRollout]]:
+    """Stretches that fit into one statement each."""
+    start = n_bytes = 0
+    for place, new in enumerate(together):
+        n_bytes += len(new.input) + len(new.metadata)
+        if place > start and (place - start == ENQUEUED_AT_ONCE or n_bytes > BYTES_AT_ONCE):
+            yield together[start:place]
+            start, n_bytes = place, len(new.input) + len(new.metadata)
+    yield together[start:]
+
+
+def _columns(new: Sequence[NewRollout]) -> list[list[Any]]:
+    """The parameters of `insert_rollouts`."""
+    table = [
+        (
+            one.rollout_id,
+            one.request.mode,
+            one.request.tag,
+            one.request.seed,
+            one.request.group_id,
+            one.request.priority,
+            one.config,
+            Lease(one.request.config, 0.0).renewed(0.0),
+            one.lane,
+            one.input,
+            one.metadata,
+        )
+        for one in new
+    ]
+    return [list(column) for column in zip(*table, strict=True)]

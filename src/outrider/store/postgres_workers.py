@@ -1,0 +1,85 @@
+"""Workers: when they were heard of, and the heartbeats that renew their leases."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from outrider.core.attempt import LostLease
+from outrider.store.postgres_clock import DatabaseClock
+from outrider.store.postgres_driver import Link
+from outrider.store.postgres_links import Links
+from outrider.store.postgres_queries import SQL
+from outrider.store.rows import WORKER_SEEN_EVERY, Current
+from outrider.store.steps import Lease, config_of
+
+Heartbeat: TypeAlias = tuple[str, frozenset[str]]
+"""A worker, and the attempts it believes to hold."""
+
+REMEMBERED = 10_000
+
+
+class Workers:
+    """Notes that workers were heard of, and carries out heartbeats."""
+
+    def __init__(self, links: Links, clock: DatabaseClock) -> None:
+        self._links = links
+        self._clock = clock
+        self._seen: dict[str, float] = {}
+
+    async def see(self, link: Link, worker_ids: Sequence[str]) -> None:
+        """Note workers that have called; those noted a moment ago cost nothing."""
+        now = self._clock.now()
+        due = {name for name in worker_ids if now >= self._seen.get(name, 0.0) + WORKER_SEEN_EVERY}
+        if due:
+            await link.execute(SQL["see_workers"], list(due), now, WORKER_SEEN_EVERY)
+            if len(self._seen) > REMEMBERED:
+                self._seen.clear()
+            self._seen.update(dict.fromkeys(due, now))
+
+    async def renew(self, heartbeats: Sequence[Heartbeat]) -> list[tuple[LostLease, ...]]:
+        """Renew leases; of each heartbeat, those that are lost."""
+        return await self._links.run(lambda link, _: self._renew(link, heartbeats))
+
+    async def _renew(self, link: Link, heartbeats: Sequence[Heartbeat]) -> list[tuple[LostLease, ...]]:
+        now = self._clock.now()
+        names = sorted({name for name, _ in heartbeats})
+        await link.execute(SQL["see_workers"], names, now, 0.0)
+        wanted = {(name, attempt_id) for name, attempt_ids in heartbeats for attempt_id in attempt_ids}
+        kept: set[tuple[str, str]] = set()
+        if wanted:
+            held = [Current(*row) for row in await link.fetch(SQL["held"], names)]
+            held = [current for current in held if (current.worker_id, current.attempt_id) in wanted]
+            renewed = await self._prolong(link, held, now)
+            kept = {(current.worker_id, current.attempt_id) for current in held if current.attempt_id in renewed}
+        reasons = await ends_of(link, [attempt_id for _, attempt_id in wanted - kept])
+        return [
+            tuple(
+                LostLease(attempt_id=attempt_id, reason=reasons[attempt_id])
+                for attempt_id in sorted(attempt_ids)
+                if (name, attempt_id) not in kept
+            )
+            for name, attempt_ids in heartbeats
+        ]
+
+    @staticmethod
+    async def _prolong(link: Link, held: Sequence[Current], now: float) -> set[str]:
+        """The attempts whose lease was renewed, among those that held one a moment ago."""
+        if not held:
+            return set()
+        leases = [Lease(config_of(current.config), current.started_at).renewed(now) for current in held]
+        renewed = await link.fetch(
+            SQL["renew"], [current.seq for current in held], [current.n_attempts for current in held], leases, now
+        )
+        return {row[0] for row in renewed}
+
+
+async def ended_attempts(link: Link, attempt_ids: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """Attempts that have ended, by id: the rollout's id, then the columns of an attempt."""
+    if not attempt_ids:
+        return {}
+    return {row[1]: tuple(row) for row in await link.fetch(SQL["attempts_by_id"], list(attempt_ids))}
+
+
+async def ends_of(link: Link, attempt_ids: Sequence[str]) -> dict[str, str]:
+    """Why these attempts no longer hold a lease."""
+    ended = await ended_attempts(link, attempt_ids)
+    return {id: str(ended[id][4]) if id in ended else "no such attempt" for id in attempt_ids}

@@ -1,0 +1,266 @@
+-- name: clock
+-- The database's own time.
+SELECT extract(epoch FROM clock_timestamp())::double precision
+
+-- name: has_schema
+-- Whether a store was ever made in the schema.
+SELECT to_regclass('schema_version') IS NOT NULL
+
+-- name: schema_version
+-- Which migrations were carried out.
+SELECT version FROM schema_version
+
+-- name: migration_lock
+-- One process at a time brings a schema up to date.
+SELECT pg_advisory_xact_lock(hashtextextended($1, 0))
+
+-- name: transaction_id
+-- The name of this transaction if it has written anything, by which its fate can be asked for when its reply is lost.
+SELECT pg_current_xact_id_if_assigned()::text
+
+-- name: transaction_fate
+-- Whether that transaction was committed, aborted, or is still in progress.
+SELECT pg_xact_status($1::text::xid8)
+
+-- name: notify
+-- Wake those who listen, once this is committed.
+SELECT pg_notify($1, $2)
+
+-- name: insert_rollouts
+-- New rollouts go to the ends of their lanes.
+INSERT INTO rollouts (rollout_id, status, mode, tag, seed, group_id, priority, config, lease_seconds, lane, input,
+    metadata, enqueued_at)
+SELECT n.rollout_id, 'queuing', n.mode, n.tag, n.seed, n.group_id, n.priority, n.config, n.lease_seconds, n.lane,
+    n.input, n.metadata, $12
+FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::integer[], $7::bytea[],
+    $8::double precision[], $9::text[], $10::bytea[], $11::bytea[]) WITH ORDINALITY
+    AS n (rollout_id, mode, tag, seed, group_id, priority, config, lease_seconds, lane, input, metadata, place)
+ORDER BY n.place
+
+-- name: insert_new_rollouts
+-- The same, past the ids that are taken; the ids that were not.
+{insert_rollouts}
+ON CONFLICT (rollout_id) DO NOTHING RETURNING rollout_id
+
+-- name: insert_and_notify
+-- The same, all or none, and wake those who wait for them.
+WITH added AS ({insert_rollouts} RETURNING seq)
+SELECT count(*), (SELECT pg_notify($13, $14)) FROM added
+
+-- name: rollouts_by_id
+-- Rollouts by their ids.
+SELECT {rollout} FROM rollouts r WHERE r.rollout_id = ANY($1::text[])
+
+-- name: lanes
+-- The lanes of one mode in which something waits, found by one index seek each.
+WITH RECURSIVE lanes (lane) AS (
+    (SELECT r.lane FROM rollouts r WHERE r.lane >= $1 AND r.lane < $2 ORDER BY r.lane LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.lane FROM rollouts r WHERE r.lane > lanes.lane AND r.lane < $2 ORDER BY r.lane LIMIT 1)
+    FROM lanes WHERE lanes.lane IS NOT NULL
+)
+SELECT lane FROM lanes WHERE lane IS NOT NULL
+
+-- name: heads_of_all
+-- The next rollouts of all lanes. Rows are locked one by one until there are enough, so none is locked in vain.
+SELECT r.seq, r.priority FROM rollouts r WHERE r.lane IS NOT NULL
+ORDER BY r.priority DESC, r.seq LIMIT $1 FOR UPDATE SKIP LOCKED
+
+-- name: heads_of_lane
+-- The next rollouts of one lane.
+SELECT r.seq, r.priority FROM rollouts r WHERE r.lane = $7
+ORDER BY r.priority DESC, r.seq LIMIT $1 FOR UPDATE SKIP LOCKED
+
+-- name: heads_of_lanes
+-- The next rollouts of some lanes: the best few candidates unlocked, then the first of them that nobody holds.
+SELECT r.seq, r.priority FROM ({candidates}) c JOIN rollouts r ON r.seq = c.seq WHERE r.lane IS NOT NULL
+ORDER BY c.priority DESC, c.seq LIMIT $1 FOR UPDATE OF r SKIP LOCKED
+
+-- name: candidates
+-- The first so many of some lanes together, whether or not another claim is taking them right now.
+SELECT h.seq, h.priority FROM unnest($7::text[]) AS l (lane) CROSS JOIN LATERAL (
+    SELECT q.seq, q.priority FROM rollouts q WHERE q.lane = l.lane ORDER BY q.priority DESC, q.seq LIMIT $8
+) h ORDER BY h.priority DESC, h.seq LIMIT $8
+
+-- name: n_waiting
+-- How many rollouts wait in some lanes, counted no further than asked.
+SELECT count(*) FROM (SELECT FROM rollouts WHERE lane = ANY($1::text[]) LIMIT $2) w
+
+-- name: claim
+-- The heads leave their lanes and get an attempt with a lease, each the attempt id and worker of its place.
+WITH heads AS MATERIALIZED ({heads}),
+numbered AS (SELECT h.seq, row_number() OVER (ORDER BY h.priority DESC, h.seq) AS place FROM heads h)
+UPDATE rollouts r SET status = 'preparing', lane = NULL, failure = NULL, n_attempts = r.n_attempts + 1, n_events = 0,
+    attempt_id = ($2::text[])[n.place], worker_id = ($3::text[])[n.place], request_id = $4,
+    request_place = $5::integer + n.place, started_at = $6, heartbeat_at = $6, expires_at = $6 + r.lease_seconds
+FROM numbered n WHERE r.seq = n.seq
+RETURNING {claimed}
+
+-- name: claimed_by_request
+-- What a claim that is being repeated has claimed and still holds, after a place.
+SELECT {claimed} FROM rollouts r WHERE r.request_id = $1 AND r.request_place > $2 ORDER BY r.priority DESC, r.seq
+
+-- name: claim_one
+-- A rollout that was just made is claimed past the queue.
+UPDATE rollouts r SET status = 'preparing', lane = NULL, n_attempts = 1, attempt_id = $2, worker_id = $3,
+    started_at = $4, heartbeat_at = $4, expires_at = $4 + r.lease_seconds
+WHERE r.rollout_id = $1 RETURNING {claimed}
+
+-- name: claimed_by_id
+-- One rollout with its live attempt, if it has one.
+SELECT {claimed} FROM rollouts r WHERE r.rollout_id = $1
+
+-- name: current
+-- What fenced writes must know.
+SELECT {current} FROM rollouts WHERE rollout_id = ANY($1::text[])
+
+-- name: lock_current
+-- The same, with the rows locked in the order in which every step locks them.
+SELECT {current} FROM rollouts WHERE rollout_id = ANY($1::text[]) ORDER BY seq FOR UPDATE
+
+-- name: lock_held
+-- The leases of one worker, locked.
+SELECT {current} FROM rollouts WHERE worker_id = $1 AND expires_at IS NOT NULL ORDER BY seq FOR UPDATE
+
+-- name: lock_expired
+-- Live rollouts whose lease is due, the longest overdue first; those that are just being moved are left alone.
+SELECT {current} FROM rollouts WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
+
+-- name: next_expiry
+-- When the next lease is due.
+SELECT min(expires_at) FROM rollouts WHERE expires_at IS NOT NULL
+
+-- name: set_live
+-- Attempts say that they act, who runs them, or that events follow; for those that still hold their lease, in the order
+-- of seq, with the places kept for their events.
+WITH locked AS MATERIALIZED (
+    SELECT t.seq, t.status, t.worker_id, t.n_new, coalesce(t.first_index, r.n_events) AS first
+    FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::text[], $5::bigint[], $6::bigint[])
+        AS t (seq, n_attempts, status, worker_id, first_index, n_new)
+    JOIN rollouts r ON r.seq = t.seq
+    WHERE r.n_attempts = t.n_attempts AND r.expires_at IS NOT NULL
+    ORDER BY r.seq FOR UPDATE OF r
+)
+UPDATE rollouts r SET status = coalesce(l.status, r.status), worker_id = coalesce(l.worker_id, r.worker_id),
+    n_events = CASE WHEN l.n_new > 0 THEN greatest(r.n_events, l.first + l.n_new) ELSE r.n_events END
+FROM locked l WHERE r.seq = l.seq
+RETURNING r.seq, r.status, r.worker_id, r.heartbeat_at, r.expires_at, l.first, greatest(r.n_events, l.first + l.n_new)
+
+-- name: set_ended
+-- Attempts have ended and their rollouts move on: with a lane they wait there again, in their old place; without one
+-- they get the next places in the feed, in the order given. Only rows that are as they were read are moved. All rows
+-- are locked, in the order of seq, before the feed is.
+WITH locked AS MATERIALIZED (
+    SELECT t.*, r.worker_id AS holder
+    FROM unnest($1::bigint[], $2::integer[], $3::boolean[], $4::text[], $5::text[], $6::integer[], $7::bytea[],
+        $8::double precision[], $9::text[], $10::text[], $11::bigint[]) WITH ORDINALITY
+        AS t (seq, n_attempts, was_live, status, attempt_status, n_failures, failure, reward, worker_id, lane,
+            first_index, place)
+    JOIN rollouts r ON r.seq = t.seq
+    WHERE r.n_attempts = t.n_attempts AND (r.expires_at IS NOT NULL) = t.was_live AND r.finish_seq IS NULL
+    ORDER BY r.seq FOR UPDATE OF r
+), feed_end AS (
+    UPDATE feed SET last = last + (SELECT count(*) FROM locked WHERE lane IS NULL)
+    WHERE EXISTS (SELECT FROM locked WHERE lane IS NULL) RETURNING last
+), numbered AS (
+    SELECT l.*, CASE WHEN l.lane IS NULL THEN
+        (SELECT last FROM feed_end) + 1 - count(*) FILTER (WHERE l.lane IS NULL) OVER (ORDER BY l.place DESC)
+    END AS finish_seq
+    FROM locked l
+), moved AS (
+    UPDATE rollouts r SET status = n.status, n_failures = n.n_failures, failure = n.failure, lane = n.lane,
+        request_id = NULL, request_place = NULL, expires_at = NULL, finish_seq = n.finish_seq,
+        reward = CASE WHEN n.lane IS NULL THEN n.reward ELSE r.reward END,
+        worker_id = CASE WHEN n.lane IS NULL THEN coalesce(n.worker_id, n.holder) ELSE n.holder END,
+        ended_at = CASE WHEN n.lane IS NULL THEN $12::double precision END
+    FROM numbered n WHERE r.seq = n.seq
+    RETURNING r.seq, r.n_attempts, r.attempt_id, coalesce(n.worker_id, n.holder) AS worker_id, n.attempt_status,
+        r.started_at, r.heartbeat_at, n.reward, n.failure, n.was_live, coalesce(n.first_index, r.n_events) AS next_event
+), ended AS (
+    INSERT INTO attempts (seq, sequence_id, attempt_id, worker_id, status, started_at, heartbeat_at, ended_at, reward,
+        failure)
+    SELECT m.seq, m.n_attempts, m.attempt_id, m.worker_id, m.attempt_status, m.started_at, m.heartbeat_at, $12,
+        m.reward, m.failure
+    FROM moved m WHERE m.was_live
+)
+SELECT m.seq, m.worker_id, m.heartbeat_at, m.next_event, (SELECT pg_notify($13, $14)) FROM moved m
+
+-- name: attempts_by_id
+-- Attempts that have ended, by their ids.
+SELECT r.rollout_id, {attempt} FROM attempts a JOIN rollouts r ON r.seq = a.seq WHERE a.attempt_id = ANY($1::text[])
+
+-- name: attempts
+-- The ended attempts of a rollout, in order.
+SELECT {attempt} FROM attempts a WHERE a.seq = $1 ORDER BY a.sequence_id
+
+-- name: insert_events
+-- Events; one that is already there was sent twice.
+INSERT INTO events (seq, sequence_id, place, kind, name, at, data)
+SELECT * FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[], $5::text[], $6::double precision[],
+    $7::bytea[])
+ON CONFLICT DO NOTHING
+
+-- name: held
+-- The leases of some workers.
+SELECT {current} FROM rollouts WHERE worker_id = ANY($1::text[]) AND expires_at IS NOT NULL
+
+-- name: renew
+-- Heartbeats, for the attempts that still hold their lease.
+WITH locked AS MATERIALIZED (
+    SELECT t.seq, t.expires_at
+    FROM unnest($1::bigint[], $2::integer[], $3::double precision[]) AS t (seq, n_attempts, expires_at)
+    JOIN rollouts r ON r.seq = t.seq
+    WHERE r.n_attempts = t.n_attempts AND r.expires_at IS NOT NULL
+    ORDER BY r.seq FOR UPDATE OF r
+)
+UPDATE rollouts r SET heartbeat_at = $4, expires_at = l.expires_at FROM locked l WHERE r.seq = l.seq
+RETURNING r.attempt_id
+
+-- name: see_workers
+-- Workers were heard of; noted again only after so many seconds.
+INSERT INTO workers (worker_id, first_seen_at, last_seen_at)
+SELECT w.worker_id, $2, $2 FROM unnest($1::text[]) AS w (worker_id) ORDER BY w.worker_id
+ON CONFLICT (worker_id) DO UPDATE SET last_seen_at = excluded.last_seen_at
+WHERE excluded.last_seen_at >= workers.last_seen_at + $3
+
+-- name: workers
+-- All workers.
+SELECT worker_id, first_seen_at, last_seen_at FROM workers ORDER BY first_seen_at, worker_id
+
+-- name: leases
+-- Who holds what.
+SELECT worker_id, attempt_id FROM rollouts WHERE expires_at IS NOT NULL
+
+-- name: feed
+-- Ended rollouts in the order they ended.
+SELECT r.finish_seq, {rollout} FROM rollouts r WHERE r.finish_seq > $1 ORDER BY r.finish_seq LIMIT $2
+
+-- name: feed_end
+-- The last place in the feed.
+SELECT last FROM feed
+
+-- name: count_by_status
+-- How many rollouts are in each state, from the index alone.
+SELECT status, count(*) FROM rollouts GROUP BY status
+
+-- name: oldest_queued
+-- How long something has been waiting.
+SELECT min(enqueued_at) FROM (
+    (SELECT enqueued_at FROM rollouts WHERE status = 'queuing' ORDER BY seq LIMIT 1)
+    UNION ALL
+    (SELECT enqueued_at FROM rollouts WHERE status = 'requeuing' ORDER BY seq LIMIT 1)
+) AS oldest
+
+-- name: lock_resources
+-- One new version at a time.
+LOCK TABLE resources IN SHARE ROW EXCLUSIVE MODE
+
+-- name: insert_resources
+-- A new version of the resources.
+INSERT INTO resources (version, data, created_at)
+SELECT coalesce(max(version), 0) + 1, $1::bytea, $2::double precision FROM resources
+RETURNING version, data, created_at
+
+-- name: latest_resources
+-- The newest version of the resources.
+SELECT version, data, created_at FROM resources ORDER BY version DESC LIMIT 1

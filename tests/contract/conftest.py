@@ -1,0 +1,87 @@
+"""The store under test, once for each engine; nothing of it may be left behind."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import pytest
+from leaks import no_leaks
+from store_invariants import check_invariants
+
+from outrider.core.errors import StoreError
+from outrider.store import Store, open_store
+from outrider.testing import FakeClock, eventually
+
+T = TypeVar("T")
+
+
+def _new_url(engine: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    match engine:
+        case "memory":
+            yield "memory://"
+        case "sqlite":
+            yield f"sqlite:///{folder}/runs.db"
+            bells = folder / "runs.db-bells"
+            assert not bells.exists() or list(bells.iterdir()) == []
+        case _:
+            yield request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a fresh store of each engine."""
+    yield from _new_url(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a fresh store that can be opened again."""
+    yield from _new_url(request.param, request, tmp_path)
+
+
+@pytest.fixture
+async def store(url: str, clock: FakeClock) -> AsyncIterator[Store]:
+    async with no_leaks():
+        async with open_store(url, clock=clock) as store:
+            yield store
+            await check_unless_closed(store)
+
+
+async def check_unless_closed(store: Store) -> None:
+    try:
+        await store.statistics()
+    except StoreError:
+        return
+    await check_invariants(store)
+
+
+class Parked(Protocol):
+    async def __call__(self, waiting: Awaitable[T]) -> "asyncio.Task[T]": ...
+
+
+@pytest.fixture
+async def parked(store: Store, clock: FakeClock) -> AsyncIterator[Parked]:
+    """Starts a waiting call and returns once it really waits; ends it after the test."""
+    tasks: list[asyncio.Task[object]] = []
+
+    async def park(waiting: Awaitable[T]) -> "asyncio.Task[T]":
+        await _sleeping(clock, 1)
+        sleepers = clock.n_timers
+        task = asyncio.ensure_future(waiting)
+        tasks.append(task)
+        await _sleeping(clock, sleepers + 1)
+        assert not task.done()
+        return task
+
+    yield park
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _sleeping(clock: FakeClock, n: int) -> None:
+    async def enough() -> bool:
+        return clock.n_timers >= n
+
+    await eventually(enough)

@@ -1,0 +1,44 @@
+"""Python programs in processes of their own, for tests; none outlives its test."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PROGRAM_SECONDS = 60
+
+
+@contextmanager
+def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A program that speaks with its test in lines; killed at the end of the block."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", source, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """The next line it prints."""
+    assert process.stdout is not None
+    text = process.stdout.readline()
+    assert text, "the program has ended"
+    return text.rstrip("\n")
+
+
+def tell(process: subprocess.Popen[str], text: str = "") -> None:
+    assert process.stdin is not None
+    process.stdin.write(text + "\n")
+    process.stdin.flush()
+
+
+def output_of(source: str, *arguments: str) -> str:
+    """What a program prints that ends by itself, with success and within a minute."""
+    done = subprocess.run(
+        [sys.executable, "-c", source, *arguments], capture_output=True, text=True, timeout=PROGRAM_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

@@ -1,0 +1,106 @@
+import asyncio
+import os
+import signal
+import stat
+from pathlib import Path
+
+from processes import line, program
+
+from outrider.core.clock import SystemClock
+from outrider.store.bell import Topic
+from outrider.store.fifo_bell import FifoBell
+
+LISTENER = """
+import asyncio, sys
+from pathlib import Path
+from outrider.core.clock import SystemClock
+from outrider.store.bell import Topic
+from outrider.store.fifo_bell import FifoBell
+
+async def main():
+    bell = FifoBell(SystemClock(), Path(sys.argv[1]))
+    with bell.listening(Topic.QUEUE) as listener:
+        print("listening", flush=True)
+        await listener.wait(30)
+        print("rung", flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_ring_wakes_another_process(tmp_path: Path):
+    bell = FifoBell(SystemClock(), tmp_path / "bells")
+    with program(LISTENER, str(tmp_path / "bells")) as other:
+        assert line(other) == "listening"
+        bell.ring_others([Topic.ENDED])
+        bell.ring_others([Topic.QUEUE])
+        assert line(other) == "rung"
+        assert other.wait(30) == 0
+    assert list((tmp_path / "bells").iterdir()) == []
+
+
+async def test_the_pipe_of_a_killed_process_is_removed_by_the_next_ring(tmp_path: Path):
+    bell = FifoBell(SystemClock(), tmp_path)
+    with program(LISTENER, str(tmp_path)) as other:
+        assert line(other) == "listening"
+    (stale,) = tmp_path.iterdir()
+    assert stat.S_ISFIFO(stale.stat().st_mode)
+    bell.ring_others([Topic.ENDED])
+    assert stale.exists()
+    bell.ring_others([Topic.QUEUE])
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_ring_never_blocks_on_a_process_that_does_not_read(tmp_path: Path):
+    bell = FifoBell(SystemClock(), tmp_path)
+    with program(LISTENER, str(tmp_path)) as other:
+        assert line(other) == "listening"
+        other.send_signal(signal.SIGSTOP)
+        (pipe,) = tmp_path.iterdir()
+        _fill(pipe)
+        await asyncio.wait_for(asyncio.to_thread(bell.ring_others, [Topic.QUEUE]), 10)
+        assert pipe.exists()
+        other.send_signal(signal.SIGCONT)
+        assert line(other) == "rung"
+
+
+def _fill(pipe: Path) -> None:
+    descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(descriptor, b"!" * 4096)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+async def test_a_ring_for_others_leaves_this_process_alone(tmp_path: Path):
+    bell = FifoBell(SystemClock(), tmp_path)
+    with bell.listening(Topic.QUEUE) as listener:
+        wait = asyncio.ensure_future(listener.wait(30))
+        bell.ring_others(list(Topic))
+        await asyncio.sleep(0.01)
+        assert not wait.done()
+        FifoBell(SystemClock(), tmp_path).ring_others([Topic.QUEUE])
+        await asyncio.wait_for(wait, 10)
+
+
+async def test_nothing_is_left_in_the_folder_when_nobody_listens(tmp_path: Path):
+    before = len(os.listdir("/proc/self/fd"))
+    bell = FifoBell(SystemClock(), tmp_path / "bells")
+    bell.ring_others(list(Topic))
+    assert not (tmp_path / "bells").exists()
+    for _ in range(3):
+        with bell.listening(Topic.QUEUE), bell.listening(Topic.ENDED), bell.listening(Topic.QUEUE):
+            assert len(list((tmp_path / "bells").iterdir())) == 2
+        assert list((tmp_path / "bells").iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_ring_that_fails_harms_nobody(tmp_path: Path):
+    not_a_folder = tmp_path / "file"
+    not_a_folder.write_text("")
+    FifoBell(SystemClock(), not_a_folder).ring_others(list(Topic))
+    (tmp_path / "queue-folder").mkdir()
+    FifoBell(SystemClock(), tmp_path).ring_others(list(Topic))

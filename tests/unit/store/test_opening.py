@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import pytest
+
+from outrider.core.errors import InvalidInput
+from outrider.store import open_store
+from outrider.store.memory import MemoryStore
+from outrider.store.sqlite import SqliteStore
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "runs.db",
+        "/tmp/runs.db",
+        "mysql://host/db",
+        "sqlite:runs.db",
+        "sqlite:/runs.db",
+        "sqlite://runs.db",
+        "sqlite://host/runs.db",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:////",
+        "sqlite:///:memory:",
+        "sqlite:///runs.db?mode=ro",
+        "sqlite:///runs.db?synchronous=off",
+        "sqlite:///runs.db?synchronous=",
+        "sqlite:///runs.db#part",
+        "sqlite:///runs\0.db",
+        "http://[half",
+    ],
+)
+def test_a_bad_url_is_refused_with_a_hint(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=r"memory://|sqlite:///"):
+        open_store(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_each_scheme_opens_its_engine(tmp_path: Path):
+    async with open_store("memory://") as store:
+        assert isinstance(store, MemoryStore)
+    async with open_store(f"sqlite:///{tmp_path}/runs.db?synchronous=full") as store:
+        assert isinstance(store, SqliteStore)
+        assert store.url.endswith("?synchronous=full")
+
+
+async def test_a_relative_path_lies_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    async with open_store("sqlite:///my runs.db"):
+        assert (tmp_path / "my runs.db").exists()
+
+
+async def test_a_store_can_be_awaited_and_closed_by_hand(tmp_path: Path):
+    store = await open_store(f"sqlite:///{tmp_path}/runs.db")
+    async with store:
+        await store.enqueue_rollout(1)
+    async with open_store(f"sqlite:///{tmp_path}/runs.db", create=False) as again:
+        assert (await again.query_rollouts()).total == 1
+
+
+async def test_a_store_that_must_exist_is_not_made(tmp_path: Path):
+    with pytest.raises(InvalidInput, match="no store"):
+        await open_store(f"sqlite:///{tmp_path}/runs.db", create=False)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,94 @@
+import sqlite3
+from pathlib import Path
+
+import pytest
+from leaks import no_leaks
+
+from outrider.core.errors import InvalidInput, SchemaMismatch, StoreError
+from outrider.store import open_store, sqlite_file
+from outrider.store.sql import migrations
+from outrider.store.sqlite_file import connect
+
+
+async def refused(path: Path, error: type[Exception], match: str) -> None:
+    """Opening fails with this error, changes nothing in the folder, and leaves nothing behind."""
+    before = {file: file.read_bytes() for file in path.parent.glob("*") if file.is_file()}
+    async with no_leaks():
+        with pytest.raises(error, match=match):
+            await open_store(f"sqlite:///{path}")
+    assert {file: file.read_bytes() for file in path.parent.glob("*") if file.is_file()} == before
+
+
+async def test_the_database_of_another_program_is_refused_and_stays_as_it_is(tmp_path: Path):
+    database = sqlite3.connect(tmp_path / "other.db")
+    database.execute("CREATE TABLE rollouts (x)")
+    database.commit()
+    database.close()
+    await refused(tmp_path / "other.db", InvalidInput, "another program")
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("just some text, and more of it " * 100)
+    await refused(tmp_path / "notes.txt", InvalidInput, "not an Outrider store")
+
+
+async def test_a_newer_schema_is_refused_and_stays_as_it_is(tmp_path: Path):
+    path = tmp_path / "runs.db"
+    known = len(migrations("sqlite"))
+    connection = connect(path, synchronous="normal", create=True, migrate=True)
+    connection.execute(f"PRAGMA user_version = {known + 1}")
+    connection.close()
+    with pytest.raises(SchemaMismatch) as caught:
+        await open_store(f"sqlite:///{path}")
+    assert (caught.value.found, caught.value.known) == (known + 1, known)
+    await refused(path, SchemaMismatch, "upgrade")
+
+
+async def test_an_empty_file_becomes_a_store(tmp_path: Path):
+    (tmp_path / "runs.db").touch()
+    async with open_store(f"sqlite:///{tmp_path}/runs.db") as store:
+        await store.enqueue_rollout(1)
+
+
+async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path):
+    with pytest.raises(InvalidInput, match=f"{tmp_path}/missing does not exist"):
+        await open_store(f"sqlite:///{tmp_path}/missing/runs.db")
+
+
+async def test_a_folder_given_as_the_file_is_refused(tmp_path: Path):
+    await refused(tmp_path, InvalidInput, "is a folder")
+
+
+async def test_a_file_system_shared_between_machines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    here = sqlite_file._file_system(tmp_path)
+    assert here not in sqlite_file.NETWORK_FILE_SYSTEMS
+    monkeypatch.setattr(sqlite_file, "NETWORK_FILE_SYSTEMS", frozenset({here}))
+    await refused(tmp_path / "runs.db", InvalidInput, f"network file system .{here}.")
+
+
+def test_the_file_system_of_a_folder_is_that_of_its_innermost_mount():
+    assert sqlite_file._file_system(Path("/proc")) == "proc"
+    assert sqlite_file._file_system(Path("/proc/self")) == "proc"
+    assert sqlite_file._file_system(Path("/")) != "proc"
+    assert {"nfs4", "cifs", "9p"} <= sqlite_file.NETWORK_FILE_SYSTEMS
+
+
+def test_migrating_is_done_once_and_marks_the_file_as_ours(tmp_path: Path):
+    path = tmp_path / "runs.db"
+    for _ in range(2):
+        connection = connect(path, synchronous="full", create=True, migrate=True)
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(migrations("sqlite")),)
+        assert connection.execute("PRAGMA application_id").fetchone() == (sqlite_file.APPLICATION_ID,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        connection.close()
+
+
+async def test_a_file_that_was_cut_short_is_an_error_and_no_crash(tmp_path: Path):
+    path = tmp_path / "runs.db"
+    connect(path, synchronous="normal", create=True, migrate=True).close()
+    with path.open("r+b") as file:
+        file.truncate(4096)
+    with pytest.raises((StoreError, InvalidInput)):
+        async with open_store(f"sqlite:///{path}") as store:
+            await store.enqueue_rollout(1)

@@ -1,0 +1,206 @@
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from processes import line, output_of, program, tell
+
+from outrider.core.errors import InvalidInput, StoreError, StoreUnavailable
+from outrider.store.sqlite_thread import BATCH, SqliteThread
+
+Thread = SqliteThread[sqlite3.Connection]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    connection = sqlite3.connect(tmp_path / "t.db")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE t (n INTEGER PRIMARY KEY)")
+    connection.close()
+    return tmp_path / "t.db"
+
+
+@pytest.fixture
+async def thread(path: Path) -> AsyncIterator[Thread]:
+    thread = new_thread(path)
+    await thread.start()
+    yield thread
+    await thread.stop()
+
+
+def new_thread(path: Path, busy_seconds: float = 10.0) -> Thread:
+    def connect() -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
+        return connection, connection
+
+    return SqliteThread(
+        "test", connect=connect, begin="BEGIN IMMEDIATE", busy_seconds=busy_seconds, after_commit=lambda _: None
+    )
+
+
+def insert(n: int):
+    def operation(db: sqlite3.Connection) -> int:
+        db.execute("INSERT INTO t VALUES (?)", (n,))
+        return n
+
+    return operation
+
+
+def then_raise(operation, error: Exception):
+    def torn(db: sqlite3.Connection) -> None:
+        operation(db)
+        raise error
+
+    return torn
+
+
+def numbers(db: sqlite3.Connection) -> list[int]:
+    return [n for (n,) in db.execute("SELECT n FROM t ORDER BY n")]
+
+
+def refuse(db: sqlite3.Connection) -> None:
+    raise InvalidInput("refused before anything was written")
+
+
+async def in_one_batch(thread: Thread, *operations) -> list:
+    """The outcomes of operations that the thread finds all at once when it looks."""
+    go = threading.Event()
+    first = thread.submit(lambda _: go.wait(10))
+    await asyncio.sleep(0.01)
+    futures = [thread.submit(operation) for operation in operations]
+    go.set()
+    await first
+    return await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10)
+
+
+async def test_one_failing_operation_harms_no_neighbour(thread: Thread):
+    outcomes = await in_one_batch(
+        thread,
+        insert(1),
+        refuse,
+        insert(2),
+        then_raise(insert(3), InvalidInput("torn")),
+        insert(1),
+        insert(4),
+        then_raise(insert(5), ValueError("a bug")),
+        then_raise(insert(6), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "half")),
+        insert(7),
+    )
+    kinds = [outcome if isinstance(outcome, int) else type(outcome) for outcome in outcomes]
+    assert kinds == [1, InvalidInput, 2, InvalidInput, StoreUnavailable, 4, ValueError, UnicodeEncodeError, 7]
+    assert await thread.submit(numbers) == [1, 2, 4, 7]
+
+
+async def test_a_torn_operation_alone_is_rolled_back(thread: Thread):
+    with pytest.raises(InvalidInput, match="torn"):
+        await thread.submit(then_raise(insert(1), InvalidInput("torn")))
+    with pytest.raises(StoreUnavailable, match="nothing was changed"):
+        await thread.submit(lambda db: (insert(2)(db), insert(2)(db)))
+    assert await thread.submit(numbers) == []
+
+
+async def test_more_operations_than_a_batch_holds_are_all_carried_out(thread: Thread):
+    outcomes = await in_one_batch(thread, *(insert(n) for n in range(3 * BATCH + 5)))
+    assert outcomes == list(range(3 * BATCH + 5))
+
+
+async def test_an_operation_is_carried_out_even_if_its_caller_is_cancelled(thread: Thread):
+    future = thread.submit(insert(1))
+    future.cancel()
+    assert await thread.submit(numbers) == [1]
+
+
+async def test_stopping_carries_out_what_was_asked_before(path: Path):
+    thread = new_thread(path)
+    await thread.start()
+    futures = [thread.submit(insert(n)) for n in range(2 * BATCH)]
+    await thread.stop()
+    assert [future.result() for future in futures] == list(range(2 * BATCH))
+    with pytest.raises(StoreError, match="closed"):
+        thread.submit(numbers)
+    await thread.stop()
+
+
+async def test_what_connecting_raises_is_raised_by_start(tmp_path: Path):
+    thread = new_thread(tmp_path / "missing" / "t.db")
+    with pytest.raises(sqlite3.OperationalError):
+        await thread.start()
+
+
+LOCKER = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.readline()
+db.execute("ROLLBACK")
+print("unlocked", flush=True)
+sys.stdin.readline()
+"""
+
+
+async def test_a_lock_held_by_another_process_is_waited_for_but_not_for_ever(path: Path):
+    thread = new_thread(path, busy_seconds=0.2)
+    await thread.start()
+    with program(LOCKER, str(path)) as other:
+        assert line(other) == "locked"
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=r"locked by another process for 0\.2 s"):
+            await asyncio.wait_for(thread.submit(insert(1)), 10)
+        assert time.monotonic() - began < 5
+        patient = thread.submit(insert(2))
+        tell(other)
+        assert line(other) == "unlocked"
+        assert await asyncio.wait_for(patient, 10) == 2
+    await thread.stop()
+
+
+FORKED = """
+import asyncio, os, sys, warnings
+warnings.simplefilter("ignore")
+from outrider.core.errors import StoreError
+from outrider.store import open_store
+
+async def main():
+    async with open_store(sys.argv[1]) as store:
+        await store.enqueue_rollout(1)
+        child = os.fork()
+        if child == 0:
+            try:
+                await store.enqueue_rollout(2)
+            except StoreError as error:
+                print(error, flush=True)
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (await store.query_rollouts()).total == 1
+
+asyncio.run(main())
+"""
+
+
+def test_a_store_used_after_a_fork_says_what_to_do(tmp_path: Path):
+    assert "open it there again" in output_of(FORKED, f"sqlite:///{tmp_path}/runs.db")
+
+
+FORGOTTEN = """
+import asyncio, sys
+from outrider.store import open_store
+
+async def main():
+    store = await open_store(sys.argv[1])
+    await store.enqueue_rollout(1)
+    print("acknowledged")
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_ends_even_if_it_forgot_to_close_its_store(tmp_path: Path):
+    assert output_of(FORGOTTEN, f"sqlite:///{tmp_path}/runs.db") == "acknowledged"
+    database = sqlite3.connect(tmp_path / "runs.db")
+    assert database.execute("SELECT count(*) FROM rollouts").fetchone() == (1,)
+    database.close()

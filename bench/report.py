@@ -8,6 +8,7 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ class Report:
         self.bench = bench
         self._as_json = as_json
         self._out = out
+        self._began = time.monotonic()
         self._samples: dict[Key, list[float]] = defaultdict(list)
         self._units: dict[Key, str] = {}
         self._lines: list[dict[str, Any]] = []
@@ -85,7 +87,7 @@ class Report:
             self._print_table(lines)
 
     def say(self, text: str) -> None:
-        print(f"bench {self.bench}: {text}", file=sys.stderr, flush=True)
+        print(f"bench {self.bench} {time.monotonic() - self._began:5.0f} s: {text}", file=sys.stderr, flush=True)
 
     def _quotient(self, ours: Key, theirs: Key) -> float | None:
         mine, other = self._samples.get(ours, []), self._samples.get(theirs, [])
@@ -122,6 +124,8 @@ def main(bench: str, run: Callable[[Report, bool], None], argv: list[str]) -> in
     parser.add_argument("--quick", action="store_true", help="a short round with small sizes")
     options = parser.parse_args(argv)
     report = Report(bench, as_json=options.json)
-    run(report, options.quick)
-    report.publish()
+    try:
+        run(report, options.quick)
+    finally:
+        report.publish()
     return 0

@@ -16,9 +16,11 @@ from store_engines import MEMORY, Engine, postgres, sqlite, usable
 from store_engines import SYSTEM as US
 from store_sizes import FULL, QUICK, Sizes
 from subject import Answer, Subject, SubjectFailed
+from workload import QUERIES
 
 THEM = AGENT_LIGHTNING.system
 LEASE_SECONDS = 2.0
+QUERY_REPEATS = {"limit=20": 20, "status limit=20": 20, "all": 1}
 
 GOOD = (
     Goal(
@@ -59,15 +61,24 @@ class Pairs:
         return f"claimers={self.claimers} {'' if self.batch == 1 else f'batch={self.batch} '}n={self.n}"
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Agent Lightning: the process that is measured, and one that serves its store over HTTP."""
+
+    worker: Subject
+    server: Subject
+
+
 class StoreBench:
     """The sections of the benchmark, on the systems that can run here."""
 
-    def __init__(self, report: Report, sizes: Sizes, engines: Sequence[Engine], them: Subject | None) -> None:
+    def __init__(self, report: Report, sizes: Sizes, engines: Sequence[Engine], them: Peer | None) -> None:
         self._report = report
         self._sizes = sizes
         self._engines = engines
         self._us = Subject("outrider_store.py")
-        self._them = them
+        self._them = None if them is None else them.worker
+        self._their_server = None if them is None else them.server
 
     def close(self) -> None:
         self._us.close()
@@ -76,7 +87,8 @@ class StoreBench:
         """Enqueue, then claim and finish, system after system in each round."""
         sizes = self._sizes
         cases = [Pairs(claimers, batch, n) for n in sizes.matrix_ns for claimers in (1, 4, 16) for batch in (1, 10)]
-        cases += [Pairs(16, batch, sizes.large_n) for batch in (1, 10) if sizes.large_n not in sizes.matrix_ns]
+        if sizes.large_n not in sizes.matrix_ns:
+            cases.append(Pairs(16, 1, sizes.large_n))
         for case in cases:
             self._report.say(f"pairs: {case}")
             for _ in range(sizes.rounds):
@@ -113,17 +125,16 @@ class StoreBench:
 
     def http(self) -> None:
         """Their store through their own server and client."""
-        if self._them is None:
+        if self._them is None or self._their_server is None:
             return
         n = self._sizes.http_n
         self._report.say(f"http: n={n}")
-        with Subject("agentlightning_store.py", python=AGENT_LIGHTNING.install()) as server:
-            for _ in range(self._sizes.rounds):
-                url = server.ask("serve_http")["url"]
-                engine = Engine("http", lambda url=url: url, server.pid)
-                with self._opened(self._them, engine):
-                    self._pairs_once(Pairs(16, 1, n), THEM, [self._them], engine)
-                server.ask("close")
+        for _ in range(self._sizes.rounds):
+            url = self._their_server.ask("serve_http")["url"]
+            engine = Engine("http", lambda url=url: url, self._their_server.pid)
+            with self._opened(self._them, engine):
+                self._pairs_once(Pairs(16, 1, n), THEM, [self._them], engine)
+            self._their_server.ask("close")
         self._report.publish()
 
     def depth(self) -> None:
@@ -133,7 +144,7 @@ class StoreBench:
                 self._report.say(f"depth: {engine.name} queued={depth}")
                 with self._opened(self._us, engine), Subject("outrider_store.py") as shallow:
                     self._us.ask("enqueue", n=depth, callers=1, batch=1000)
-                    for _ in range(max(self._sizes.rounds, 3)):
+                    for _ in range(self._sizes.rounds):
                         with self._opened(shallow, engine):
                             shallow.ask("enqueue", n=1000, callers=1, batch=1000)
                             base = self._claim_cost(shallow, engine, 1000, 1000)
@@ -141,33 +152,29 @@ class StoreBench:
                         self._report.add(f"{engine.name} queued={depth}", US, "claim_cost_ratio", deep / base, "x")
         self._report.publish()
 
-    def idle(self) -> None:
-        """How long a worker that waits takes to have what was just enqueued."""
-        sizes = self._sizes
+    def waiting(self) -> None:
+        """How long a worker that waits takes to have what was just enqueued, or what a killed worker held.
+
+        Their worker waits while ours do: it sleeps nearly all the time.
+        """
+        if self._them is not None:
+            self._report.say(f"idle: {THEM}")
+            self._them.ask("open", url="memory://")
+            self._them.send("idle", samples=self._sizes.idle_samples_of_them, pause=0.02)
         for engine in self._engines:
             self._report.say(f"idle: {engine.name}")
             with self._opened(self._us, engine):
-                seconds = self._us.ask("idle", samples=sizes.idle_samples, pause=0.02)["seconds"]
+                seconds = self._us.ask("idle", samples=self._sizes.idle_samples, pause=0.02)["seconds"]
                 self._add_latencies(f"{engine.name} same process", US, seconds)
             if engine.is_shared:
-                seconds = self._idle_elsewhere(engine)
-                self._add_latencies(f"{engine.name} other process", US, seconds)
+                self._add_latencies(f"{engine.name} other process", US, self._idle_elsewhere(engine))
+                self._report.say(f"recovery: {engine.name}")
+                for _ in range(self._sizes.rounds):
+                    self._recover_once(engine)
         if self._them is not None:
-            self._report.say(f"idle: {THEM}")
-            with self._opened(self._them, MEMORY):
-                seconds = self._them.ask("idle", samples=sizes.idle_samples_of_them, pause=0.02)["seconds"]
-                self._add_latencies("memory same process", THEM, seconds)
+            self._add_latencies("memory same process", THEM, self._them.receive()["seconds"])
+            self._them.ask("close")
             self._report.ratio("memory same process", "idle_claim_ms", of=US, against=THEM)
-        self._report.publish()
-
-    def recovery(self) -> None:
-        """A worker process is killed right after its claim; how long until another one has the rollout."""
-        for engine in self._engines:
-            if not engine.is_shared:
-                continue
-            self._report.say(f"recovery: {engine.name}")
-            for _ in range(self._sizes.rounds):
-                self._recover_once(engine)
         self._report.publish()
 
     def memory(self) -> None:
@@ -187,7 +194,7 @@ class StoreBench:
             self._query_once(engine, US, self._us)
         if self._them is not None:
             self._query_once(MEMORY, THEM, self._them)
-        for kind in ("limit=20", "status limit=20", "all"):
+        for kind in QUERIES:
             for engine in self._engines:
                 self._report.ratio(
                     f"{engine.name} rows={rows} {kind}",
@@ -300,9 +307,11 @@ class StoreBench:
         with self._opened(subject, engine):
             subject.ask("enqueue", n=rows, batch=500)
             subject.ask("drain", claimers=16, at_most=rows // 2)
-            for kind, samples in subject.ask("query", repeats=max(self._sizes.rounds, 3))["ms"].items():
-                for value in samples:
-                    self._report.add(f"{engine.name} rows={rows} {kind}", system, "query_ms", value, "ms")
+            for _ in range(self._sizes.rounds):
+                for kind in QUERIES:
+                    answers, cpu = _spent(engine, [subject], "query", kind=kind, repeats=QUERY_REPEATS[kind])
+                    n = answers[0]["n"]
+                    self._report.add(f"{engine.name} rows={rows} {kind}", system, "query_ms", cpu / n * 1000, "ms")
 
     def _runner_once(self, system: str, subject: Subject, engine: Engine, n: int) -> None:
         with self._opened(subject, engine):
@@ -323,7 +332,7 @@ def _spent(engine: Engine, subjects: Sequence[Subject], work: str, **arguments: 
     return answers, server + sum(answer["cpu_seconds"] for answer in answers)
 
 
-def measure(report: Report, sizes: Sizes, engines: Sequence[Engine], them: Subject | None) -> None:
+def measure(report: Report, sizes: Sizes, engines: Sequence[Engine], them: Peer | None) -> None:
     """All sections."""
     bench = StoreBench(report, sizes, engines, them)
     try:
@@ -332,8 +341,7 @@ def measure(report: Report, sizes: Sizes, engines: Sequence[Engine], them: Subje
         bench.processes()
         bench.http()
         bench.runner()
-        bench.idle()
-        bench.recovery()
+        bench.waiting()
         bench.query()
         bench.depth()
     finally:
@@ -348,7 +356,8 @@ def run(report: Report, quick: bool) -> None:
         except BaselineMissing as exc:
             report.missing("", THEM, str(exc))
         else:
-            them = stack.enter_context(Subject("agentlightning_store.py", python=python))
+            program = "agentlightning_store.py"
+            them = Peer(*[stack.enter_context(Subject(program, python=python)) for _ in range(2)])
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="outrider-bench-")))
         engines = [MEMORY, sqlite(folder), *stack.enter_context(postgres(report))]
         measure(report, QUICK if quick else FULL, usable(report, engines), them)

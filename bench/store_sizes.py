@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much to do. `matrix_ns` are run with every number of claimers, `large_n` with 16 only."""
+    """How much to do. `matrix_ns` are run with every number of claimers and in batches too, `large_n` with 16 claimers one by one."""
 
     rounds: int
     matrix_ns: tuple[int, ...]
@@ -31,12 +31,12 @@ QUICK = Sizes(
     claims_at_depth=1_000,
     idle_samples=20,
     idle_samples_of_them=3,
-    memory_n=10_000,
-    query_rows=10_000,
+    memory_n=3_000,
+    query_rows=5_000,
     runner_ns=(20, 1_000),
 )
 FULL = Sizes(
-    rounds=5,
+    rounds=3,
     matrix_ns=(1_000, 10_000),
     large_n=10_000,
     processes_n=10_000,

@@ -1,10 +1,10 @@
 """Nothing may be left behind: tasks, threads and file descriptors before and after."""
 
 import asyncio
-import os
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 from outrider.testing import eventually
 
@@ -12,8 +12,6 @@ from outrider.testing import eventually
 @asynccontextmanager
 async def no_leaks() -> AsyncIterator[None]:
     """Fail if the block leaves a task, a thread or a file descriptor; what is about to end gets a moment to do so."""
-    # Made on first use and kept by Python itself: not ours.
-    os.urandom(1)
     before = _belongings()
     yield
 
@@ -34,9 +32,7 @@ def _belongings() -> tuple[frozenset[object], frozenset[object], frozenset[objec
 
 def _descriptors() -> frozenset[object]:
     found = set()
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
-        except FileNotFoundError:  # the descriptor of the listing itself
-            continue
+    for descriptor in list(Path("/proc/self/fd").iterdir()):
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
+            found.add((descriptor.name, descriptor.readlink()))
     return frozenset(found)

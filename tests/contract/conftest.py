@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pytest
-from leaks import no_leaks
-from store_invariants import check_invariants
 
+from leaks import no_leaks
 from outrider.core.errors import StoreError
 from outrider.store import Store, open_store
 from outrider.testing import FakeClock, eventually
+from store_invariants import check_invariants
 
 T = TypeVar("T")
 
@@ -42,10 +42,9 @@ def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]
 
 @pytest.fixture
 async def store(url: str, clock: FakeClock) -> AsyncIterator[Store]:
-    async with no_leaks():
-        async with open_store(url, clock=clock) as store:
-            yield store
-            await check_unless_closed(store)
+    async with no_leaks(), open_store(url, clock=clock) as store:
+        yield store
+        await check_unless_closed(store)
 
 
 async def check_unless_closed(store: Store) -> None:
@@ -71,7 +70,7 @@ async def parked(store: Store, clock: FakeClock) -> AsyncIterator[Parked]:
         task = asyncio.ensure_future(waiting)
         tasks.append(task)
         await _sleeping(clock, sleepers + 1)
-        assert not task.done()
+        assert not task.done(), f"found something in {store.url} instead of waiting"
         return task
 
     yield park

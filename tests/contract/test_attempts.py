@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from store_moves import claim, enqueue_and_claim, everything, finish, log, the, until
 
 from outrider.core.attempt import Failure
 from outrider.core.errors import Boundary, LeaseLost, UnknownId
@@ -11,6 +10,7 @@ from outrider.core.rollout import RolloutConfig
 from outrider.core.status import AttemptStatus, RolloutStatus
 from outrider.store import Store
 from outrider.testing import FakeClock
+from store_moves import claim, enqueue_and_claim, everything, finish, log, the, until
 
 BOOM = Failure(boundary=Boundary.ENV, kind="ValueError", message="boom", stage="env.step", traceback="…")
 

@@ -7,13 +7,13 @@ from datetime import date
 from typing import Any
 
 import pytest
-from store_moves import AT, enqueue_and_claim, everything, finish, log, the
 
 from outrider.core.attempt import Failure
 from outrider.core.errors import Boundary, InvalidInput
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import AttemptedRollout, RolloutConfig, RolloutRequest
 from outrider.store import Store
+from store_moves import AT, enqueue_and_claim, everything, finish, log, the
 
 Call = Callable[[Store, AttemptedRollout], Awaitable[Any]]
 

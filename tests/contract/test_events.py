@@ -3,13 +3,13 @@
 from datetime import timedelta
 
 import pytest
-from store_moves import AT, claim, enqueue_and_claim, everything, finish, log, the, until
 
 from outrider.core.errors import InvalidInput, LeaseLost, UnknownId
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import RolloutConfig
 from outrider.store import Store
 from outrider.testing import FakeClock
+from store_moves import AT, claim, enqueue_and_claim, everything, finish, log, the, until
 
 
 async def test_events_are_read_back_in_the_order_they_were_appended(store: Store):

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from store_moves import claim, enqueue_and_claim, everything, finish, log, the, until
 
 from outrider.core.attempt import LostLease
 from outrider.core.errors import Boundary, LeaseLost, UnknownId
@@ -11,6 +10,7 @@ from outrider.core.rollout import AttemptedRollout, RolloutConfig
 from outrider.core.status import AttemptStatus, RolloutStatus
 from outrider.store import Store
 from outrider.testing import FakeClock
+from store_moves import claim, enqueue_and_claim, everything, finish, log, the, until
 
 
 def lease(seconds: float, timeout: float | None = None) -> RolloutConfig:

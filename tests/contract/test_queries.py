@@ -1,7 +1,6 @@
 """Queries: filters, pages, workers, statistics and resources."""
 
 import pytest
-from store_moves import claim, enqueue_and_claim, finish, the, until
 
 from outrider.core.errors import UnknownId
 from outrider.core.page import Page
@@ -9,6 +8,7 @@ from outrider.core.rollout import RolloutConfig
 from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.store import Store
 from outrider.testing import FakeClock
+from store_moves import claim, enqueue_and_claim, finish, the, until
 
 
 def inputs(page: Page) -> list[object]:

@@ -3,17 +3,17 @@
 import asyncio
 
 import pytest
-from store_moves import claim, enqueue_and_claim, everything, finish
 
 from outrider.core.errors import InvalidInput, RolloutConflict
 from outrider.core.rollout import RolloutConfig, RolloutRequest
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus
 from outrider.store import Store
+from store_moves import claim, enqueue_and_claim, everything, finish
 
 
 async def test_an_enqueued_rollout_is_read_back_as_it_was_given(store: Store):
     config = RolloutConfig(timeout_seconds=5, unresponsive_seconds=7.5, max_attempts=2, retry_condition={"timeout"})
-    task = {"question": "2+2?", "α": [1, 2.5, None, True, b"\x00\xff"], "nested": {"deep": [{}]}}
+    task = {"question": "2+2?", "ü": [1, 2.5, None, True, b"\x00\xff"], "nested": {"deep": [{}]}}
     enqueued = await store.enqueue_rollout(
         task,
         rollout_id="r1",

@@ -4,13 +4,13 @@ import asyncio
 import random
 
 import pytest
-from store_moves import claim, enqueue_and_claim, finish
 
 from outrider.core.errors import StoreError, UnknownId
 from outrider.core.rollout import RolloutConfig, RolloutRequest
 from outrider.core.status import RolloutStatus
 from outrider.store import Store, open_store
 from outrider.testing import eventually
+from store_moves import claim, enqueue_and_claim, finish
 
 
 async def soon(waiting):

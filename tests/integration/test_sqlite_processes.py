@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from processes import line, output_of, program, tell
-from store_invariants import check_invariants
 
 from outrider.core.rollout import RolloutRequest
 from outrider.store import open_store
 from outrider.store.sql import migrations
 from outrider.testing import eventually
+from processes import line, output_of, program, tell
+from store_invariants import check_invariants
 
 CLAIMER = """
 import asyncio, json, sys

@@ -9,14 +9,14 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from store_invariants import check_invariants
-from store_moves import log
 
 from outrider.core.attempt import Failure, LostLease
 from outrider.core.errors import Boundary, OutriderError
 from outrider.core.rollout import AttemptedRollout, RolloutConfig, RolloutRequest
 from outrider.store import Store, open_store
 from outrider.testing import FakeClock
+from store_invariants import check_invariants
+from store_moves import log
 
 Names = list[str]
 """An engine's own ids of the attempts, by the number they have for both."""

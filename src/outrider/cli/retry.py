@@ -1,9 +1,9 @@
 """`outrider retry`."""
 
 import re
-from dataclasses import replace
 
 import click
+from msgspec.structs import replace
 
 from outrider.cli.options import check_tag, json_option, known, print_json, run, store_option, tag_option
 from outrider.core.errors import InvalidInput

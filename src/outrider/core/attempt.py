@@ -1,8 +1,9 @@
 """An attempt: one execution of a rollout under a lease."""
 
 import traceback
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from outrider.core.errors import AttemptError, Boundary
 from outrider.core.status import AttemptStatus
@@ -10,8 +11,7 @@ from outrider.core.status import AttemptStatus
 _TRACEBACK_CHARACTERS = 8_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """Why an attempt failed: on which side, in which call, and in whose words."""
 
     boundary: Boundary
@@ -41,8 +41,7 @@ def _printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """One execution of a rollout. `attempt_id` is the fencing token that every write must name."""
 
     rollout_id: str
@@ -58,8 +57,7 @@ class Attempt:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostLease:
+class LostLease(Struct, frozen=True, kw_only=True):
     """An attempt that must stop, and why: `cancelled`, `timeout`, `unresponsive`, or the state it ended in."""
 
     attempt_id: str

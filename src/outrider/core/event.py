@@ -1,10 +1,11 @@
 """An event: one thing that happened in an attempt."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 
 class EventKind(StrEnum):
@@ -17,18 +18,16 @@ class EventKind(StrEnum):
     ARTIFACT = "artifact"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """One thing that happened, as its author wrote it. `data` holds what msgpack can carry, packed arrays as bytes."""
 
     kind: EventKind
     at: datetime
     name: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedEvent(Event):
+class RecordedEvent(Event, frozen=True, kw_only=True):
     """An event as the store keeps it: `index` counts the events of one attempt from 0."""
 
     rollout_id: str

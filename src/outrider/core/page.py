@@ -1,14 +1,14 @@
 """A page of a query's answer."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page(Generic[T]):
+class Page(Struct, Generic[T], frozen=True, kw_only=True):
     """`items` from `offset`, at most `limit` of `total` (-1: all). Iterable and sized."""
 
     items: tuple[T, ...]

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from outrider.core.attempt import Attempt, Failure
 from outrider.core.errors import InvalidInput
@@ -13,8 +15,20 @@ from outrider.core.status import AttemptStatus, Mode, RolloutStatus
 RETRYABLE = frozenset({AttemptStatus.FAILED, AttemptStatus.TIMEOUT, AttemptStatus.UNRESPONSIVE})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutConfig:
+def require_positive(name: str, value: float) -> None:
+    """Refuse zero, negative, infinite and NaN numbers, by name."""
+    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
+        raise InvalidInput(f"{name} is {value!r}; give a number of seconds above 0")
+
+
+def _retryable(condition: Iterable[str]) -> frozenset[AttemptStatus]:
+    wrong = sorted(set(condition) - RETRYABLE)
+    if wrong:
+        raise InvalidInput(f"retry_condition names {', '.join(wrong)}; it may hold {', '.join(sorted(RETRYABLE))}")
+    return frozenset(AttemptStatus(status) for status in condition)
+
+
+class RolloutConfig(Struct, frozen=True, kw_only=True):
     """How long an attempt may take and be silent, and what is tried again. `max_attempts` counts the first one."""
 
     timeout_seconds: float | None = None
@@ -28,11 +42,10 @@ class RolloutConfig:
         require_positive("unresponsive_seconds", self.unresponsive_seconds)
         if type(self.max_attempts) is not int or self.max_attempts < 1:
             raise InvalidInput(f"max_attempts is {self.max_attempts!r}; it counts the first attempt, so give 1 or more")
-        object.__setattr__(self, "retry_condition", _retryable(self.retry_condition))
+        force_setattr(self, "retry_condition", _retryable(self.retry_condition))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutRequest:
+class RolloutRequest(Struct, frozen=True, kw_only=True):
     """What to enqueue. A caller-given `rollout_id` makes the enqueue repeatable without a duplicate."""
 
     input: Any
@@ -42,12 +55,11 @@ class RolloutRequest:
     seed: int | None = None
     group_id: str | None = None
     priority: int = 0
-    config: RolloutConfig = field(default_factory=RolloutConfig)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    config: RolloutConfig = RolloutConfig()
+    metadata: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class Rollout(Struct, frozen=True, kw_only=True):
     """One sample of a task. `reward` and `failure` are those of the attempt that ended it."""
 
     rollout_id: str
@@ -70,21 +82,7 @@ class Rollout:
     worker_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptedRollout(Rollout):
+class AttemptedRollout(Rollout, frozen=True, kw_only=True):
     """A claimed rollout together with the attempt that holds its lease."""
 
     attempt: Attempt
-
-
-def require_positive(name: str, value: float) -> None:
-    """Refuse zero, negative, infinite and NaN numbers, by name."""
-    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} is {value!r}; give a number of seconds above 0")
-
-
-def _retryable(condition: Iterable[str]) -> frozenset[AttemptStatus]:
-    wrong = sorted(set(condition) - RETRYABLE)
-    if wrong:
-        raise InvalidInput(f"retry_condition names {', '.join(wrong)}; it may hold {', '.join(sorted(RETRYABLE))}")
-    return frozenset(AttemptStatus(status) for status in condition)

@@ -1,13 +1,13 @@
 """A worker as the store knows it."""
 
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from outrider.core.status import WorkerStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class Worker(Struct, frozen=True, kw_only=True):
     """One process, task or actor that claims rollouts. `attempt_ids` are the leases it holds."""
 
     worker_id: str

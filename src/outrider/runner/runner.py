@@ -36,7 +36,6 @@ UNAVAILABLE_SECONDS = 1.0
 """The pause before asking a store again that could not be reached."""
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerConfig:
     """How a worker works. `poll_interval` bounds how long a claim waits before it looks again by itself."""
@@ -198,7 +197,8 @@ class Runner:
         self._running[claimed.attempt.attempt_id] = running
         self._beat_at_least_every(lease / HEARTBEATS_PER_LEASE)
         try:
-            await asyncio.wait([task, running.told_to_stop], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [task, running.told_to_stop]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             await self._settle(running)
         except asyncio.CancelledError:
             running.stop(lost=False)

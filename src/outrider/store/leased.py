@@ -7,8 +7,9 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self, TypeVar
+
+from msgspec.structs import replace
 
 from outrider.core import wire
 from outrider.core.attempt import Attempt, Failure, LostLease

@@ -6,6 +6,7 @@ What is acknowledged is committed, so it survives whatever the server survives.
 
 import asyncio
 from functools import partial
+from typing import TypeVar
 
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
@@ -30,6 +31,9 @@ from outrider.store.postgres_steps import ENQUEUED_AT_ONCE, PostgresSteps
 from outrider.store.postgres_workers import Heartbeat, Workers
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 STEP_LINKS = 4
 READ_LINKS = 4
@@ -96,13 +100,15 @@ class PostgresStore(LeasedStore):
         await self._links.close()
         await self._read_links.close()
 
-    async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]:
+    def _submit(self, batcher: Batcher[A, R], call: A) -> "asyncio.Future[R]":
         self._links.check()
-        return await self._enqueues.submit(new)
+        return batcher.submit(call)
+
+    async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]:
+        return await self._submit(self._enqueues, new)
 
     async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
-        self._links.check()
-        future = self._claims.submit(claim)
+        future = self._submit(self._claims, claim)
         try:
             return await future
         except asyncio.CancelledError:
@@ -119,31 +125,24 @@ class PostgresStore(LeasedStore):
             handed_back.add_done_callback(asyncio.Future.exception)  # refused: somebody else took it away
 
     async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
-        self._links.check()
         return await self._steps.start(new, worker_id)
 
     async def _report(self, report: Report) -> Attempt:
-        self._links.check()
-        return (await self._reports.submit(report))[0]
+        return (await self._submit(self._reports, report))[0]
 
     async def _append(self, report: Report) -> int:
-        self._links.check()
-        return (await self._reports.submit(report))[1]
+        return (await self._submit(self._reports, report))[1]
 
     async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
-        self._links.check()
-        return await self._heartbeats.submit((worker_id, attempt_ids))
+        return await self._submit(self._heartbeats, (worker_id, attempt_ids))
 
     async def _revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
-        self._links.check()
         return await self._steps.revoke(worker_id, failure)
 
     async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]:
-        self._links.check()
         return await self._steps.cancel(rollout_ids)
 
     async def _put_resources(self, data: bytes) -> Resources:
-        self._links.check()
         return await self._steps.put_resources(data)
 
     async def _expire(self) -> float | None:
@@ -156,11 +155,9 @@ class PostgresStore(LeasedStore):
         return None if next_expiry is None else self._database_clock.here(next_expiry)
 
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
-        self._links.check()
         return await self._read_links.run(lambda link, _: reads.finished(link, cursor, limit))
 
     async def _feed_end(self) -> int:
-        self._links.check()
         return await self._read_links.run(lambda link, _: reads.feed_end(link))
 
     async def _query_rollouts(self, query: RolloutQuery) -> Page[Rollout]:

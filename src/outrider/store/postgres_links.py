@@ -102,6 +102,7 @@ class Links:
         return await self._carried_out(once)
 
     async def _carried_out(self, once: Callable[[], Awaitable[R]]) -> R:
+        self.check()
         try:
             return await self._patiently(once, *LOST)
         except (*LOST, asyncpg.PostgresError) as exc:

@@ -9,7 +9,7 @@ from outrider.core.errors import UnknownId
 from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import Rollout
-from outrider.core.status import RolloutStatus
+from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import rows
 from outrider.store.postgres_driver import Link
@@ -127,9 +127,10 @@ async def statistics(link: Link, now: float) -> Statistics:
     counts = {row[0]: row[1] for row in await link.fetch(SQL["count_by_status"])}
     oldest = await link.fetchval(SQL["oldest_queued"])
     due = await next_expiry(link)
+    busy = Counter(worker.status for worker in await workers(link, now))
     return Statistics(
         rollouts={status: counts.get(status, 0) for status in RolloutStatus},
-        workers=Counter(worker.status for worker in await workers(link, now)),
+        workers={status: busy[status] for status in WorkerStatus},
         oldest_queued_at=None if oldest is None else utc(oldest),
         next_expiry_at=None if due is None else utc(due),
     )

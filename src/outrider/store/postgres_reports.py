@@ -71,9 +71,9 @@ class Reports:
             unknown = [report for report in todo if report.rollout_id not in currents]
             outcomes |= {report.rollout_id: UnknownId("rollout", report.rollout_id) for report in unknown}
             outcomes |= await self._refuse(link, lost)
-            await self._workers.see(link, _new_holders(held))
             outcomes |= await self._set_live(link, [pair for pair in held if _keeps_lease(pair[1])])
             outcomes |= await self._set_ended(link, [pair for pair in held if not _keeps_lease(pair[1])], topics)
+            await self._workers.see(link, _new_holders(pair for pair in held if pair[0].rollout_id in outcomes))
             todo = [report for report in todo if report.rollout_id not in outcomes]
             if not todo:
                 return outcomes
@@ -156,9 +156,10 @@ def _keeps_lease(report: Report) -> bool:
     return report.signal is None or report.signal is Signal.RUN
 
 
-def _new_holders(held: Pairs) -> list[str]:
-    """Workers that report on an attempt which somebody else has claimed."""
-    return [report.worker_id for current, report in held if report.worker_id not in (None, current.worker_id)]
+def _new_holders(pairs: Iterable[tuple[Current, Report]]) -> list[str]:
+    """Workers that have reported on an attempt which somebody else had claimed."""
+    named = ((current.worker_id, report.worker_id) for current, report in pairs)
+    return [name for holder, name in named if name is not None and name != holder]
 
 
 def _ending(current: Current, report: Report) -> Ending:

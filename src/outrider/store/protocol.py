@@ -10,9 +10,10 @@ Invariants, the same for every engine:
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol, Self
+
+from msgspec import Struct
 
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.event import Event, EventKind, RecordedEvent
@@ -24,16 +25,14 @@ from outrider.core.worker import Worker
 SortKey = Literal["enqueued_at", "ended_at"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class Finished(Struct, frozen=True, kw_only=True):
     """A stretch of the completion-ordered feed; pass `cursor` to read on from here."""
 
     items: tuple[Rollout, ...]
     cursor: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class Resources(Struct, frozen=True, kw_only=True):
     """What runs need and trainers publish (policy endpoint, prompt templates): immutable, versions grow from 1."""
 
     version: int
@@ -41,8 +40,7 @@ class Resources:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
+class Statistics(Struct, frozen=True, kw_only=True):
     """Counts of the whole store at one moment. `cursor` is the end of the feed, for `finished_after`."""
 
     rollouts: Mapping[RolloutStatus, int]

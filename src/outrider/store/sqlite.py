@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
@@ -24,9 +25,12 @@ from outrider.store.fifo_bell import FifoBell
 from outrider.store.leased import LeasedStore
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.sqlite_file import connect
+from outrider.store.sqlite_reads import SqliteReads
 from outrider.store.sqlite_steps import SqliteSteps
 from outrider.store.sqlite_thread import SqliteThread
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+
+R = TypeVar("R")
 
 BUSY_SECONDS = 60.0
 
@@ -40,52 +44,35 @@ class SqliteStore(LeasedStore):
         self._path = path
         self._synchronous = synchronous
         self._create = create
-        self._writer: SqliteThread[SqliteSteps]
-        self._reader: SqliteThread[sqlite3.Connection]
-        self._orphans: set[asyncio.Future[tuple[AttemptedRollout, ...]]] = set()
+        self._writer: SqliteThread
+        self._reader: SqliteThread
 
     async def _connect(self) -> None:
         self._writer = SqliteThread(
             f"write {self._path.name}",
-            connect=self._connect_writer,
+            open_desk=self._open_writer,
             begin="BEGIN IMMEDIATE",
             busy_seconds=BUSY_SECONDS,
-            after_commit=self._ring,
         )
         await self._writer.start()
         self._reader = SqliteThread(
-            f"read {self._path.name}",
-            connect=self._connect_reader,
-            begin="BEGIN",
-            busy_seconds=BUSY_SECONDS,
-            after_commit=lambda _: None,
+            f"read {self._path.name}", open_desk=self._open_reader, begin="BEGIN", busy_seconds=BUSY_SECONDS
         )
-        try:
-            await self._reader.start()
-        except BaseException:
-            await self._writer.stop()
-            raise
+        await self._reader.start()
 
-    def _connect_writer(self) -> tuple[sqlite3.Connection, SqliteSteps]:
+    def _open_writer(self) -> SqliteSteps:
         connection = connect(self._path, synchronous=self._synchronous, create=self._create, migrate=True)
-        return connection, SqliteSteps(connection, self._clock)
+        return SqliteSteps(connection, self._clock, self._ring)
 
-    def _connect_reader(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-        connection = connect(self._path, synchronous=self._synchronous, create=False, migrate=False)
-        return connection, connection
+    def _open_reader(self) -> SqliteReads:
+        return SqliteReads(connect(self._path, synchronous=self._synchronous, create=False, migrate=False))
 
     async def _disconnect(self) -> None:
-        if self._orphans:
-            await asyncio.wait(self._orphans)
         await self._writer.stop()
         await self._reader.stop()
 
-    def _ring(self, steps: SqliteSteps) -> Callable[[], None] | None:
+    def _ring(self, topics: frozenset[Topic]) -> Callable[[], None]:
         """Wake the other processes from the writer's thread; waking this one is left to its event loop."""
-        topics = frozenset(steps.topics)
-        if not topics:
-            return None
-        steps.topics.clear()
         self._fifo_bell.ring_others(topics)
         return partial(self._ring_here, topics)
 
@@ -94,76 +81,77 @@ class SqliteStore(LeasedStore):
             self._bell.ring_here(topic)
 
     async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]:
-        return await self._writer.submit(lambda steps: steps.enqueue(new))
+        return await self._write(lambda steps: steps.enqueue(new))
 
     async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
-        future = self._writer.submit(lambda steps: steps.claim(claim))
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            self._orphans.add(future)
-            future.add_done_callback(self._hand_back)
-            raise
+        claimed: tuple[AttemptedRollout, ...] = await self._writer.submit(claim, orphaned=self._hand_back)
+        return claimed
 
-    def _hand_back(self, future: "asyncio.Future[tuple[AttemptedRollout, ...]]") -> None:
+    def _hand_back(self, claimed: tuple[AttemptedRollout, ...]) -> None:
         """Nobody is left to run what a cancelled caller has claimed."""
-        self._orphans.discard(future)
-        if future.cancelled() or future.exception() is not None:
-            return
-        for claimed in future.result():
-            attempt = claimed.attempt
-            report = Report(rollout_id=attempt.rollout_id, attempt_id=attempt.attempt_id, signal=Signal.HAND_BACK)
-            handed_back = self._writer.submit(partial(SqliteSteps.report, report=report))
+        for rollout in claimed:
+            attempt_id = rollout.attempt.attempt_id
+            report = Report(rollout_id=rollout.rollout_id, attempt_id=attempt_id, signal=Signal.HAND_BACK)
+            handed_back = self._writer.submit(report)
             handed_back.add_done_callback(asyncio.Future.exception)  # refused: somebody else took it away
 
     async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
-        return await self._writer.submit(lambda steps: steps.start(new, worker_id))
+        return await self._write(lambda steps: steps.start(new, worker_id))
 
     async def _report(self, report: Report) -> Attempt:
-        return await self._writer.submit(lambda steps: steps.report(report))
+        attempt: Attempt = await self._writer.submit(report)
+        return attempt
 
     async def _append(self, report: Report) -> int:
-        return await self._writer.submit(lambda steps: steps.append(report))
+        return await self._write(lambda steps: steps.append(report))
 
     async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
-        return await self._writer.submit(lambda steps: steps.renew(worker_id, attempt_ids))
+        return await self._write(lambda steps: steps.renew(worker_id, attempt_ids))
 
     async def _revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
-        return await self._writer.submit(lambda steps: steps.revoke(worker_id, failure))
+        return await self._write(lambda steps: steps.revoke(worker_id, failure))
 
     async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]:
-        return await self._writer.submit(lambda steps: steps.cancel(rollout_ids))
+        return await self._write(lambda steps: steps.cancel(rollout_ids))
 
     async def _put_resources(self, data: bytes) -> Resources:
-        return await self._writer.submit(lambda steps: steps.put_resources(data))
+        return await self._write(lambda steps: steps.put_resources(data))
 
     async def _expire(self) -> float | None:
-        next_expiry = await self._reader.submit(reads.next_expiry)
+        next_expiry = await self._read(reads.next_expiry)
         if next_expiry is not None and next_expiry <= self._clock.time():
-            await self._writer.submit(SqliteSteps.expire)
-            next_expiry = await self._reader.submit(reads.next_expiry)
+            await self._write(SqliteSteps.expire)
+            next_expiry = await self._read(reads.next_expiry)
         return next_expiry
 
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
-        return await self._reader.submit(lambda db: reads.finished(db, cursor, limit))
+        return await self._read(lambda db: reads.finished(db, cursor, limit))
 
     async def _feed_end(self) -> int:
-        return await self._reader.submit(reads.feed_end)
+        return await self._read(reads.feed_end)
 
     async def _query_rollouts(self, query: RolloutQuery) -> Page[Rollout]:
-        return await self._reader.submit(lambda db: reads.rollouts(db, query))
+        return await self._read(lambda db: reads.rollouts(db, query))
 
     async def _query_attempts(self, rollout_id: str) -> tuple[Attempt, ...]:
-        return await self._reader.submit(lambda db: reads.attempts(db, rollout_id))
+        return await self._read(lambda db: reads.attempts(db, rollout_id))
 
     async def _query_workers(self) -> tuple[Worker, ...]:
-        return await self._reader.submit(lambda db: reads.workers(db, self._clock.time()))
+        return await self._read(lambda db: reads.workers(db, self._clock.time()))
 
     async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]:
-        return await self._reader.submit(lambda db: reads.events(db, query))
+        return await self._read(lambda db: reads.events(db, query))
 
     async def _latest_resources(self) -> Resources | None:
-        return await self._reader.submit(reads.latest_resources)
+        return await self._read(reads.latest_resources)
 
     async def _statistics(self) -> Statistics:
-        return await self._reader.submit(lambda db: reads.statistics(db, self._clock.time()))
+        return await self._read(lambda db: reads.statistics(db, self._clock.time()))
+
+    async def _write(self, step: Callable[[SqliteSteps], R]) -> R:
+        result: R = await self._writer.submit(step)
+        return result
+
+    async def _read(self, read: Callable[[sqlite3.Connection], R]) -> R:
+        result: R = await self._reader.submit(read)
+        return result

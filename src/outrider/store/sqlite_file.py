@@ -1,6 +1,8 @@
 """Opening the file of an embedded store: where it may lie, whose it is, and which schema it has."""
 
+import random
 import sqlite3
+import time
 from pathlib import Path
 
 from outrider.core.errors import InvalidInput, SchemaMismatch, StoreUnavailable
@@ -43,10 +45,16 @@ def connect(path: Path, *, synchronous: str, create: bool, migrate: bool) -> sql
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     steps = migrations("sqlite")
-    # Before anything is changed, the journal mode too: a file that is refused stays as it is.
-    _refuse_foreign(connection, path)
-    _known_version(connection, len(steps), path)
-    connection.execute("PRAGMA journal_mode = WAL")
+    # Before anything is changed, the journal mode too: a file that is refused stays as it is. In one transaction,
+    # for another process may be making the store right now.
+    connection.execute("BEGIN")
+    try:
+        _refuse_foreign(connection, path)
+        _known_version(connection, len(steps), path)
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    _use_wal(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
         _refuse_foreign(connection, path)
@@ -61,6 +69,20 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch the journal. SQLite itself does not wait for a lock here, so that two who switch at once would fail."""
+    deadline = time.monotonic() + OPEN_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(0.001, 0.01))
+        else:
+            return
 
 
 def _statements(script: str) -> list[str]:

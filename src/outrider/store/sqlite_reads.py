@@ -3,6 +3,8 @@
 import json
 import sqlite3
 from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from outrider.core.attempt import Attempt
@@ -16,8 +18,24 @@ from outrider.core.worker import Worker
 from outrider.store import rows
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.rows import Current
-from outrider.store.sqlite_steps import SQL
+from outrider.store.sql import queries
+from outrider.store.sqlite_thread import carry_out_each
 from outrider.store.steps import EventQuery, RolloutQuery
+
+SQL = queries("sqlite", rollout=rows.ROLLOUT, attempt=rows.ATTEMPT, current=rows.CURRENT)
+
+
+class SqliteReads:
+    """The reader's desk: a call is a function of the connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def carry_out(self, calls: Sequence[Callable[[sqlite3.Connection], Any]]) -> list[Any]:
+        return carry_out_each(self.connection, [partial(call, self.connection) for call in calls])
+
+    def committed(self) -> None:
+        return None
 
 
 def next_expiry(db: sqlite3.Connection) -> float | None:
@@ -68,9 +86,12 @@ def _where(query: RolloutQuery) -> tuple[str, list[Any]]:
 
 
 def attempts(db: sqlite3.Connection, rollout_id: str) -> tuple[Attempt, ...]:
-    current = _current(db, rollout_id)
-    ended = [rows.attempt_of(rollout_id, row) for row in db.execute(SQL["attempts"], (current.seq,))]
-    return (*ended, rows.live_attempt(current)) if current.is_live else tuple(ended)
+    return attempts_of(db, current(db, rollout_id))
+
+
+def attempts_of(db: sqlite3.Connection, rollout: Current) -> tuple[Attempt, ...]:
+    ended = [rows.attempt_of(rollout.rollout_id, row) for row in db.execute(SQL["attempts"], (rollout.seq,))]
+    return (*ended, rows.live_attempt(rollout)) if rollout.is_live else tuple(ended)
 
 
 def events(db: sqlite3.Connection, query: EventQuery) -> Page[RecordedEvent]:
@@ -82,7 +103,7 @@ def events(db: sqlite3.Connection, query: EventQuery) -> Page[RecordedEvent]:
         return Page(items=(), total=0, limit=query.limit, offset=query.offset)
     attempt = wanted[0]
     where = "seq = ? AND sequence_id = ?"
-    values: list[Any] = [_current(db, query.rollout_id).seq, attempt.sequence_id]
+    values: list[Any] = [current(db, query.rollout_id).seq, attempt.sequence_id]
     if query.kind is not None:
         where += " AND kind = ?"
         values.append(query.kind)
@@ -95,7 +116,7 @@ def events(db: sqlite3.Connection, query: EventQuery) -> Page[RecordedEvent]:
     return Page(items=items, total=total, limit=query.limit, offset=query.offset)
 
 
-def _current(db: sqlite3.Connection, rollout_id: str) -> Current:
+def current(db: sqlite3.Connection, rollout_id: str) -> Current:
     row = db.execute(SQL["current"], (rollout_id,)).fetchone()
     if row is None:
         raise UnknownId("rollout", rollout_id)

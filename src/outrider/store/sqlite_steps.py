@@ -1,40 +1,89 @@
-"""The atomic steps of the SQLite engine, each run inside a transaction that its caller begins and commits."""
+"""The writing half of the SQLite engine: steps that run inside a transaction which their caller begins and commits.
 
+Calls of one batch have no order among themselves, so claims are answered together and so are reports: one look at
+the queue for all claims, and one prepared statement run over all rows that move.
+"""
+
+import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock, utc
-from outrider.core.errors import LeaseLost, RolloutConflict, UnknownId
-from outrider.core.ids import new_id
+from outrider.core.errors import LeaseLost, OutriderError, RolloutConflict
 from outrider.core.lifecycle import ATTEMPT_AFTER, Signal, advance
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus
 from outrider.store import rows
+from outrider.store import sqlite_reads as reads
 from outrider.store.bell import Topic
 from outrider.store.protocol import Resources
 from outrider.store.rows import WORKER_SEEN_EVERY, Current, Outcome
-from outrider.store.sql import queries
+from outrider.store.sqlite_reads import SQL
+from outrider.store.sqlite_thread import carry_out_each
 from outrider.store.steps import Claim, Lease, NewRollout, Report, config_of, failure_record, lane_of
 
-SQL = queries("sqlite", rollout=rows.ROLLOUT, attempt=rows.ATTEMPT, current=rows.CURRENT)
 EXPIRED_AT_ONCE = 500
 
 
-class SqliteSteps:
-    """One connection's steps. `topics` collects whom to wake once the transaction is committed."""
+@dataclass(slots=True)
+class _Moves:
+    """Rows to write at the end of a step, by the statement that writes them."""
 
-    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+    live: list[tuple[Any, ...]] = field(default_factory=list)
+    followed: list[tuple[Any, ...]] = field(default_factory=list)
+    requeued: list[tuple[Any, ...]] = field(default_factory=list)
+    ended: list[tuple[Any, ...]] = field(default_factory=list)
+    rollout_ids: set[str] = field(default_factory=set)
+
+
+class SqliteSteps:
+    """The writer's desk. `ring` is called once a transaction is durable, with whom to wake."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, clock: Clock, ring: Callable[[frozenset[Topic]], Callable[[], None]]
+    ) -> None:
+        self.connection = connection
         self._db = connection
         self._clock = clock
-        self.topics: set[Topic] = set()
+        self._ring = ring
+        self._workers_seen: dict[str, float] = {}
+        self._workers_noted: dict[str, float] = {}
+        self._topics: set[Topic] = set()
+        self._feed_end: int | None = None
+
+    def carry_out(self, calls: Sequence[Any]) -> list[Any]:
+        """Reports, claims, and any other call as a function of these steps."""
+        self._feed_end = None
+        self._workers_noted = {}
+        self._topics.clear()
+        outcomes: list[Any] = [None] * len(calls)
+        reports = [place for place, call in enumerate(calls) if type(call) is Report]
+        claims = [place for place, call in enumerate(calls) if type(call) is Claim]
+        others = [place for place, call in enumerate(calls) if callable(call)]
+        bound = [partial(calls[place], self) for place in others]
+        for places, results in (
+            (others, carry_out_each(self._db, bound)),
+            (reports, self.report_all([calls[place] for place in reports])),
+            (claims, self.claim_all([calls[place] for place in claims])),
+        ):
+            for place, result in zip(places, results, strict=True):
+                outcomes[place] = result
+        return outcomes
+
+    def committed(self) -> Callable[[], None] | None:
+        self._workers_seen |= self._workers_noted
+        return self._ring(frozenset(self._topics)) if self._topics else None
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
         now = self._clock.time()
-        self.topics.add(Topic.QUEUE)
+        self._topics.add(Topic.QUEUE)
         return tuple(
-            self._repetition(rollout) if self._insert(rollout, now) is None else rows.fresh_rollout(rollout, now)
+            rows.fresh_rollout(rollout, now) if self._insert(rollout, now) else self._repetition(rollout)
             for rollout in new
         )
 
@@ -43,112 +92,102 @@ class SqliteSteps:
         self._see_worker(worker_id)
         inserted = self._insert(new, self._clock.time())
         row = self._db.execute(SQL["rollout"], (new.rollout_id,)).fetchone()
-        if inserted is not None:
+        if inserted:
             claim = Claim(worker_id=worker_id, limit=1, tags=None, mode=None, request_id=None)
-            return self._claim_row(row, claim)
+            return self._claim_rows([(row, claim)])[0]
         self._repetition(new)
-        current = self._current(new.rollout_id)
+        current = reads.current(self._db, new.rollout_id)
         if not current.is_live or current.worker_id != worker_id:
             raise RolloutConflict(new.rollout_id)
         return rows.attempted_of(row[1:], rows.live_attempt(current))
 
-    def claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
-        self._see_worker(claim.worker_id)
-        if claim.request_id is not None and (held := self._claimed_by_request(claim.request_id)):
-            return held
-        lanes = [lane for (lane,) in self._db.execute(SQL["lanes"]) if claim.takes_any or claim.takes(lane)]
-        heads: list[tuple[Any, ...]] = []
-        for lane in lanes:
-            heads += self._db.execute(SQL["lane_head"], (lane, claim.limit)).fetchall()
-        if len(lanes) > 1:
-            heads.sort(key=lambda row: (-row[8], row[0]))
-        return tuple(self._claim_row(row, claim) for row in heads[: claim.limit])
+    def claim_all(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
+        """What each claim gets: those with the same filter share one look at the queue."""
+        answers: dict[int, tuple[AttemptedRollout, ...]] = {}
+        waiting: dict[Any, list[int]] = {}
+        for place, claim in enumerate(claims):
+            self._see_worker(claim.worker_id)
+            held = () if claim.request_id is None else self._claimed_by_request(claim.request_id)
+            if held:
+                answers[place] = held
+            else:
+                waiting.setdefault((claim.tags, claim.mode), []).append(place)
+        for places in waiting.values():
+            heads = iter(self._heads(claims[places[0]], sum(claims[place].limit for place in places)))
+            for place in places:
+                taken = [(row, claims[place]) for row in islice(heads, claims[place].limit)]
+                answers[place] = tuple(self._claim_rows(taken))
+        return [answers[place] for place in range(len(claims))]
 
-    def report(self, report: Report) -> Attempt:
-        """A fenced write; repeating one that was carried out returns what it returned then."""
-        current = self._current(report.rollout_id)
-        if not current.held_by(report.attempt_id):
-            return self._repeated(report)
-        worker_id = report.worker_id or current.worker_id
-        if worker_id != current.worker_id:
-            self._see_worker(worker_id)
-        if report.events:
-            self._insert_events(current, report)
-        if report.signal is None or report.signal is Signal.RUN:
-            status = current.status if report.signal is None else AttemptStatus.RUNNING
-            self._db.execute(SQL["set_live"], (status, worker_id, current.seq))
-            return rows.live_attempt(current._replace(status=status, worker_id=worker_id))
-        now = self._clock.time()
-        outcome = Outcome(worker_id, report.reward, report.failure)
-        self._end(current, report.signal, outcome, now)
-        return rows.ended_attempt(current, ATTEMPT_AFTER[report.signal], outcome, now)
+    def report_all(self, reports: Sequence[Report]) -> list[Attempt | OutriderError]:
+        """Fenced writes; repeating one that was carried out returns what it returned then."""
+        outcomes: list[Attempt | OutriderError] = []
+        moves = _Moves()
+        for report in reports:
+            if report.rollout_id in moves.rollout_ids:
+                self._write(moves)
+                moves = _Moves()
+            try:
+                outcomes.append(self._report(report, moves))
+            except OutriderError as exc:
+                outcomes.append(exc)
+        self._write(moves)
+        return outcomes
 
     def append(self, report: Report) -> int:
-        current = self._current(report.rollout_id)
+        current = reads.current(self._db, report.rollout_id)
         if not current.held_by(report.attempt_id):
-            raise self._lease_lost(report)
+            raise LeaseLost(report.rollout_id, report.attempt_id, self._end_of(current, report.attempt_id))
         return self._insert_events(current, report)
 
     def renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
         now = self._clock.time()
         self._see_worker(worker_id, always=True)
-        held = [Current(*row) for row in self._db.execute(SQL["held"], (worker_id,))]
-        kept = [current for current in held if current.attempt_id in attempt_ids]
-        leases = [(Lease(config_of(current.config), current.started_at), current.seq) for current in kept]
-        self._db.executemany(SQL["renew"], [(now, lease.renewed(now), seq) for lease, seq in leases])
-        lost = attempt_ids - {current.attempt_id for current in kept}
-        return tuple(LostLease(attempt_id=attempt_id, reason=self._end_of(attempt_id)) for attempt_id in sorted(lost))
+        renewed, lost = [], []
+        for attempt_id in sorted(attempt_ids):
+            current = self._rollout_of(attempt_id)
+            if current is not None and current.held_by(attempt_id) and current.worker_id == worker_id:
+                lease = Lease(config_of(current.config), current.started_at)
+                renewed.append((now, lease.renewed(now), current.seq))
+            else:
+                reason = "no such attempt" if current is None else self._end_of(current, attempt_id)
+                lost.append(LostLease(attempt_id=attempt_id, reason=reason))
+        self._db.executemany(SQL["renew"], renewed)
+        return tuple(lost)
 
     def revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
-        now = self._clock.time()
         held = [Current(*row) for row in self._db.execute(SQL["held"], (worker_id,))]
-        for current in held:
-            self._end(current, Signal.LOSE, Outcome(worker_id, failure=failure), now)
-            self.topics.add(Topic.REVOKED)
+        self._end_all([(current, Signal.LOSE, Outcome(worker_id, failure=failure)) for current in held])
         return tuple(current.attempt_id for current in held)
 
     def cancel(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:
-        now = self._clock.time()
-        found = [self._current(rollout_id) for rollout_id in rollout_ids]
+        found = [reads.current(self._db, rollout_id) for rollout_id in rollout_ids]
         open_ones = [current for current in found if not RolloutStatus(current.status).is_final]
-        for current in open_ones:
-            self._end(current, Signal.CANCEL, Outcome(current.worker_id), now)
-            self.topics.add(Topic.REVOKED)
+        self._end_all([(current, Signal.CANCEL, Outcome(current.worker_id)) for current in open_ones])
         return tuple(current.rollout_id for current in open_ones)
 
     def expire(self) -> None:
         """Take away the leases that are due."""
         now = self._clock.time()
-        for row in self._db.execute(SQL["expired"], (now, EXPIRED_AT_ONCE)).fetchall():
+        ends = []
+        for row in self._db.execute(SQL["expired"], (now, EXPIRED_AT_ONCE)):
             current = Current(*row)
             signal, failure = Lease(config_of(current.config), current.started_at).verdict(current.worker_id, now)
-            self._end(current, signal, Outcome(current.worker_id, failure=failure), now)
-            self.topics.add(Topic.REVOKED)
+            ends.append((current, signal, Outcome(current.worker_id, failure=failure)))
+        self._end_all(ends)
 
     def put_resources(self, data: bytes) -> Resources:
         return rows.resources_of(self._db.execute(SQL["insert_resources"], (data, self._clock.time())).fetchone())
 
-    def _insert(self, new: NewRollout, now: float) -> int | None:
-        """The place of the inserted rollout, or None if its id is taken."""
+    def _insert(self, new: NewRollout, now: float) -> bool:
+        """Whether it was inserted: not if its id is taken."""
         request = new.request
-        cursor = self._db.execute(
-            SQL["insert_rollout"],
-            (
-                new.rollout_id,
-                request.mode,
-                request.tag,
-                request.seed,
-                request.group_id,
-                request.priority,
-                new.config,
-                now,
-                new.lane,
-            ),
-        )
+        columns = (request.mode, request.tag, request.seed, request.group_id, request.priority, new.config, now)
+        cursor = self._db.execute(SQL["insert_rollout"], (new.rollout_id, *columns, new.lane))
         if cursor.rowcount == 0:
-            return None
+            return False
         self._db.execute(SQL["insert_input"], (cursor.lastrowid, new.input, new.metadata))
-        return cursor.lastrowid
+        return True
 
     def _repetition(self, new: NewRollout) -> Rollout:
         row = self._db.execute(SQL["rollout"], (new.rollout_id,)).fetchone()
@@ -159,86 +198,140 @@ class SqliteSteps:
 
     def _claimed_by_request(self, request_id: str) -> tuple[AttemptedRollout, ...]:
         found = self._db.execute(SQL["claimed_by_request"], (request_id,)).fetchall()
-        return tuple(rows.attempted_of(row, rows.live_attempt(self._current(row[0]))) for row in found)
+        return tuple(rows.attempted_of(row, rows.live_attempt(reads.current(self._db, row[0]))) for row in found)
 
-    def _claim_row(self, row: Sequence[Any], claim: Claim) -> AttemptedRollout:
-        """Claim the rollout in `row`: its place, then the columns of a rollout."""
+    def _heads(self, claim: Claim, limit: int) -> list[tuple[Any, ...]]:
+        """The next rollouts that the claim may take: place, then the columns of a rollout."""
+        lanes = [lane for (lane,) in self._db.execute(SQL["lanes"]) if claim.takes_any or claim.takes(lane)]
+        heads: list[tuple[Any, ...]] = []
+        for lane in lanes:
+            heads += self._db.execute(SQL["lane_head"], (lane, limit)).fetchall()
+        if len(lanes) > 1:
+            heads.sort(key=lambda row: (-row[8], row[0]))
+        return heads[:limit]
+
+    def _claim_rows(self, taken: Sequence[tuple[Sequence[Any], Claim]]) -> list[AttemptedRollout]:
         now = self._clock.time()
-        attempt_id = new_id("at")
-        expires_at = Lease(config_of(row[9]), now).renewed(now)
-        self._db.execute(SQL["claim"], (attempt_id, claim.worker_id, claim.request_id, now, now, expires_at, row[0]))
-        attempt = Attempt(
-            rollout_id=row[1],
-            attempt_id=attempt_id,
-            sequence_id=row[15] + 1,
-            worker_id=claim.worker_id,
-            status=AttemptStatus.PREPARING,
-            started_at=utc(now),
-            last_heartbeat_at=utc(now),
-            lease_expires_at=utc(expires_at),
-        )
-        return rows.attempted_of(row[1:], attempt)
+        moved, claimed = [], []
+        for row, claim in taken:
+            attempt_id = _attempt_id(row[0], row[15] + 1)
+            expires_at = Lease(config_of(row[9]), now).renewed(now)
+            moved.append((attempt_id, claim.worker_id, claim.request_id, now, now, expires_at, row[0]))
+            attempt = Attempt(
+                rollout_id=row[1],
+                attempt_id=attempt_id,
+                sequence_id=row[15] + 1,
+                worker_id=claim.worker_id,
+                status=AttemptStatus.PREPARING,
+                started_at=utc(now),
+                last_heartbeat_at=utc(now),
+                lease_expires_at=utc(expires_at),
+            )
+            claimed.append(rows.attempted_of(row[1:], attempt))
+        self._db.executemany(SQL["claim"], moved)
+        return claimed
 
-    def _current(self, rollout_id: str) -> Current:
-        row = self._db.execute(SQL["current"], (rollout_id,)).fetchone()
-        if row is None:
-            raise UnknownId("rollout", rollout_id)
-        return Current(*row)
+    def _report(self, report: Report, moves: _Moves) -> Attempt:
+        current = reads.current(self._db, report.rollout_id)
+        if not current.held_by(report.attempt_id):
+            return self._repeated(current, report)
+        worker_id = report.worker_id or current.worker_id
+        if worker_id != current.worker_id:
+            self._see_worker(worker_id)
+        if report.events:
+            self._insert_events(current, report)
+        moves.rollout_ids.add(report.rollout_id)
+        if report.signal is None or report.signal is Signal.RUN:
+            status = current.status if report.signal is None else AttemptStatus.RUNNING
+            moves.live.append((status, worker_id, current.seq))
+            return rows.live_attempt(current._replace(status=status, worker_id=worker_id))
+        now = self._clock.time()
+        outcome = Outcome(worker_id, report.reward, report.failure)
+        self._end(current, report.signal, outcome, now, moves)
+        return rows.ended_attempt(current, ATTEMPT_AFTER[report.signal], outcome, now)
 
-    def _end(self, current: Current, signal: Signal, outcome: Outcome, now: float) -> None:
+    def _end_all(self, ends: Sequence[tuple[Current, Signal, Outcome]]) -> None:
+        """End attempts that did not ask for it, and tell those that run them."""
+        now = self._clock.time()
+        moves = _Moves()
+        for current, signal, outcome in ends:
+            self._end(current, signal, outcome, now, moves)
+            self._topics.add(Topic.REVOKED)
+        self._write(moves)
+
+    def _end(self, current: Current, signal: Signal, outcome: Outcome, now: float, moves: _Moves) -> None:
         """End the attempt that holds the lease, if there is one, and move the rollout on."""
         status = RolloutStatus(current.status)
         move = advance(status, signal, n_failures=current.n_failures, config=config_of(current.config))
         failure = failure_record(outcome.failure)
-        if current.is_live:
-            self._db.execute(
-                SQL["insert_attempt"],
-                (
-                    current.seq,
-                    current.n_attempts,
-                    current.attempt_id,
-                    outcome.worker_id,
-                    move.attempt,
-                    current.started_at,
-                    current.heartbeat_at,
-                    now,
-                    outcome.reward,
-                    failure,
-                ),
-            )
         if move.requeues:
+            times = (current.started_at, current.heartbeat_at, now)
+            attempt = (current.seq, current.n_attempts, current.attempt_id, outcome.worker_id, move.attempt)
+            moves.followed.append((*attempt, *times, outcome.reward, failure))
             lane = lane_of(Mode(current.mode), current.tag)
-            self._db.execute(SQL["set_requeued"], (move.rollout, move.n_failures, failure, lane, current.seq))
-            self.topics.add(Topic.QUEUE)
+            moves.requeued.append((move.rollout, move.n_failures, failure, lane, current.seq))
+            self._topics.add(Topic.QUEUE)
         else:
-            self._db.execute(
-                SQL["set_ended"],
-                (move.rollout, move.n_failures, failure, outcome.reward, outcome.worker_id, now, current.seq),
-            )
-            self.topics.add(Topic.ENDED)
+            attempt_status = move.attempt if current.is_live else None
+            outcome_columns = (move.n_failures, failure, outcome.reward, outcome.worker_id, now)
+            moves.ended.append((move.rollout, attempt_status, *outcome_columns, self._next_place(), current.seq))
+            self._topics.add(Topic.ENDED)
 
-    def _repeated(self, report: Report) -> Attempt:
+    def _write(self, moves: _Moves) -> None:
+        for name, moved in (
+            ("set_live", moves.live),
+            ("insert_attempt", moves.followed),
+            ("set_requeued", moves.requeued),
+            ("set_ended", moves.ended),
+        ):
+            if moved:
+                self._db.executemany(SQL[name], moved)
+
+    def _next_place(self) -> int:
+        """The next place in the feed; the transaction holds the write lock, so nobody else takes it."""
+        if self._feed_end is None:
+            self._feed_end = reads.feed_end(self._db)
+        self._feed_end += 1
+        return self._feed_end
+
+    def _repeated(self, current: Current, report: Report) -> Attempt:
         """The ended attempt, if this report is the one that ended it, sent again."""
-        row = self._db.execute(SQL["attempt"], (report.attempt_id,)).fetchone()
-        if row is not None and report.signal is not None and row[0] == report.rollout_id:
-            attempt = rows.attempt_of(row[0], row[1:])
-            if (attempt.status, attempt.reward) == (ATTEMPT_AFTER[report.signal], report.reward):
+        for attempt in reads.attempts_of(self._db, current):
+            ended_so = report.signal is not None and attempt.status == ATTEMPT_AFTER[report.signal]
+            if attempt.attempt_id == report.attempt_id and ended_so and attempt.reward == report.reward:
                 return attempt
-        raise self._lease_lost(report)
+        raise LeaseLost(report.rollout_id, report.attempt_id, self._end_of(current, report.attempt_id))
 
-    def _lease_lost(self, report: Report) -> LeaseLost:
-        return LeaseLost(report.rollout_id, report.attempt_id, self._end_of(report.attempt_id))
+    def _end_of(self, current: Current, attempt_id: str) -> str:
+        attempts = reads.attempts_of(self._db, current)
+        ends = {attempt.attempt_id: attempt.status for attempt in attempts if not attempt.status.is_live}
+        return ends.get(attempt_id, "no such attempt")
 
-    def _end_of(self, attempt_id: str) -> str:
-        row = self._db.execute(SQL["attempt"], (attempt_id,)).fetchone()
-        return "no such attempt" if row is None else str(row[4])
+    def _rollout_of(self, attempt_id: str) -> Current | None:
+        seq = _seq_of(attempt_id)
+        row = None if seq is None else self._db.execute(SQL["current_at"], (seq,)).fetchone()
+        return None if row is None else Current(*row)
 
     def _insert_events(self, current: Current, report: Report) -> int:
         (count,) = self._db.execute(SQL["n_events"], (current.seq, current.n_attempts)).fetchone()
         first = count if report.first_index is None else report.first_index
-        self._db.executemany(SQL["insert_event"], rows.event_rows(current, first, report.events))
+        self._db.executemany(SQL["insert_event"], list(rows.event_rows(current, first, report.events)))
         return max(int(count), first + len(report.events))
 
     def _see_worker(self, worker_id: str, *, always: bool = False) -> None:
         now = self._clock.time()
-        self._db.execute(SQL["see_worker"], (worker_id, now, now, 0.0 if always else WORKER_SEEN_EVERY))
+        if always or now - self._workers_seen.get(worker_id, 0.0) >= WORKER_SEEN_EVERY:
+            self._db.execute(SQL["see_worker"], (worker_id, now, now, 0.0 if always else WORKER_SEEN_EVERY))
+            self._workers_noted[worker_id] = now
+
+
+def _attempt_id(seq: int, sequence_id: int) -> str:
+    """A fencing token that also tells where its rollout stands, so that a heartbeat needs no index of its own."""
+    return f"at-{seq:x}-{sequence_id}-{os.urandom(4).hex()}"
+
+
+def _seq_of(attempt_id: str) -> int | None:
+    try:
+        return int(attempt_id.split("-")[1], 16)
+    except (IndexError, ValueError):
+        return None

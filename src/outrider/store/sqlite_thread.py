@@ -1,9 +1,8 @@
 """A thread that owns one SQLite connection and carries out what many coroutines ask of it, many in one transaction.
 
 Invariants:
-- An operation is acknowledged only after the commit of the transaction it ran in.
-- An operation that fails, however it fails, leaves nothing behind and harms no other: the batch is rolled back and
-  each is run by itself.
+- A call is acknowledged only after the commit of the transaction it ran in.
+- A call that fails leaves nothing behind and harms no other: the batch is rolled back and each is run by itself.
 - Every wait for another process's lock is bounded by `busy_seconds`.
 """
 
@@ -13,47 +12,51 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from outrider.core.errors import OutriderError, StoreError, StoreUnavailable
 
-C = TypeVar("C")
-R = TypeVar("R")
-
 BATCH = 256
-"""Operations in one transaction at most, so that no caller waits long for its neighbours."""
+"""Calls in one transaction, about: so that no caller waits long for its neighbours."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call(Generic[C]):
-    operation: Callable[[C], Any]
+def _nothing(_: object) -> None:
+    """A call that does nothing, to wait for those before it."""
+
+
+class Desk(Protocol):
+    """What the thread works with: it carries out calls inside a transaction that the thread begins and commits."""
+
+    connection: sqlite3.Connection
+
+    def carry_out(self, calls: Sequence[Any]) -> list[Any]:
+        """The result of each call, or the `OutriderError` it ended with, having written nothing."""
+
+    def committed(self) -> Callable[[], None] | None:
+        """The transaction is durable; what to do about it on the event loop."""
+
+
+class TornCall(Exception):
+    """A call wrote and then failed; its writes must not be committed with its neighbours'."""
+
+
+class _Asked(NamedTuple):
+    call: Any
     future: asyncio.Future[Any]
+    orphaned: Callable[[Any], None] | None
 
 
-class _TornOperation(Exception):
-    """An operation wrote and then failed; its writes must not be committed with its neighbours'."""
+class SqliteThread:
+    """Runs the calls of one event loop at a desk that `open_desk` sets up, in a thread of its own."""
 
-
-class SqliteThread(Generic[C]):
-    """Runs operations on a context that `connect` makes from a connection. Create and use it on one event loop."""
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        connect: Callable[[], tuple[sqlite3.Connection, C]],
-        begin: str,
-        busy_seconds: float,
-        after_commit: Callable[[C], Callable[[], None] | None],
-    ) -> None:
-        self._connect = connect
+    def __init__(self, name: str, *, open_desk: Callable[[], Desk], begin: str, busy_seconds: float) -> None:
+        self._open_desk = open_desk
         self._begin = begin
         self._busy_seconds = busy_seconds
-        self._after_commit = after_commit
-        self._calls: SimpleQueue[_Call[C] | None] = SimpleQueue()
+        self._asked: list[_Asked] = []
+        self._batches: SimpleQueue[list[_Asked] | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
         self._closed = False
@@ -69,69 +72,84 @@ class SqliteThread(Generic[C]):
     async def stop(self) -> None:
         """Carry out what was asked so far, then let go of the connection."""
         if not self._closed:
+            # What was cancelled while under way is delivered before this, and its orphans may ask for more.
+            await self.submit(_nothing)
             self._closed = True
-            self._calls.put(None)
+            self._hand_over()
+            self._batches.put(None)
         await asyncio.shield(self._ended)
 
-    def submit(self, operation: Callable[[C], R]) -> "asyncio.Future[R]":
-        """Ask for an operation. It is carried out even if nobody awaits the answer any more."""
+    def submit(self, call: Any, orphaned: Callable[[Any], None] | None = None) -> "asyncio.Future[Any]":
+        """Ask for a call. It is carried out even if nobody awaits it any more; then `orphaned` gets its result."""
         if self._closed:
             raise StoreError("this store is closed")
         if os.getpid() != self._pid:
             raise StoreError(
                 "a store cannot be used in a forked process; open it there again with open_store(store.url)"
             )
-        future: asyncio.Future[R] = self._loop.create_future()
-        self._calls.put(_Call(operation, future))
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if not self._asked:
+            self._loop.call_soon(self._hand_over)
+        self._asked.append(_Asked(call, future, orphaned))
         return future
+
+    def _hand_over(self) -> None:
+        """Pass on all that was asked in this turn of the event loop, waking the thread once."""
+        if self._asked:
+            self._batches.put(self._asked)
+            self._asked = []
 
     def _run(self) -> None:
         try:
-            connection, context = self._connect()
+            desk = self._open_desk()
         except Exception as exc:  # noqa: BLE001 raised again in the caller of `start`
-            self._tell(self._fail, self._started, exc)
+            self._tell(_fail, self._started, exc)
             return
-        self._tell(self._succeed, self._started)
+        self._tell(_succeed, self._started)
         try:
             while batch := self._next_batch():
-                outcomes = self._carry_out(connection, context, batch)
-                self._tell(self._deliver, batch, outcomes, self._after_commit(context))
+                afterwards: list[Callable[[], None]] = []
+                outcomes = self._outcomes(desk, [asked.call for asked in batch], afterwards)
+                self._tell(_deliver, batch, outcomes, afterwards)
         finally:
-            connection.close()
-            self._tell(self._succeed, self._ended)
+            desk.connection.close()
+            self._tell(_succeed, self._ended)
 
-    def _next_batch(self) -> list[_Call[C]]:
-        """Wait for a call, and take along those that came meanwhile; empty when the thread shall end."""
-        batch: list[_Call[C]] = []
+    def _next_batch(self) -> list[_Asked]:
+        """Wait for calls, and take along those that came meanwhile; empty when the thread shall end."""
+        batch = self._batches.get()
+        if batch is None:
+            return []
         try:
-            call = self._calls.get()
-            while call is not None:
-                batch.append(call)
-                if len(batch) == BATCH:
-                    return batch
-                call = self._calls.get_nowait()
+            while len(batch) < BATCH:
+                more = self._batches.get_nowait()
+                if more is None:
+                    self._batches.put(None)
+                    break
+                batch += more
         except Empty:
-            return batch
-        if batch:
-            self._calls.put(None)
+            pass
         return batch
 
-    def _carry_out(self, connection: sqlite3.Connection, context: C, batch: list[_Call[C]]) -> list[Any]:
+    def _outcomes(self, desk: Desk, calls: list[Any], afterwards: list[Callable[[], None]]) -> list[Any]:
         try:
-            return self._transact(connection, context, batch)
-        except Exception as exc:  # noqa: BLE001 raised again in the caller of `submit`
-            if len(batch) > 1 and not isinstance(exc, StoreUnavailable):
-                return [self._carry_out(connection, context, [call])[0] for call in batch]
-            return [_explain(exc)] * len(batch)
+            outcomes = self._transact(desk, calls)
+        except (sqlite3.Error, TornCall, StoreUnavailable) as exc:
+            if len(calls) > 1 and not isinstance(exc, StoreUnavailable):
+                return [self._outcomes(desk, [call], afterwards)[0] for call in calls]
+            return [_explain(exc)] * len(calls)
+        if (then := desk.committed()) is not None:
+            afterwards.append(then)
+        return outcomes
 
-    def _transact(self, connection: sqlite3.Connection, context: C, batch: list[_Call[C]]) -> list[Any]:
-        self._take_lock(connection)
+    def _transact(self, desk: Desk, calls: list[Any]) -> list[Any]:
+        self._take_lock(desk.connection)
         try:
-            outcomes = [_attempt(connection, context, call.operation) for call in batch]
-            connection.execute("COMMIT")
+            outcomes = desk.carry_out(calls)
+            desk.connection.execute("COMMIT")
         except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            if desk.connection.in_transaction:
+                desk.connection.execute("ROLLBACK")
             raise
         return outcomes
 
@@ -160,44 +178,49 @@ class SqliteThread(Generic[C]):
         except RuntimeError:
             self._closed = True
 
-    @staticmethod
-    def _deliver(batch: list[_Call[C]], outcomes: list[Any], ring: Callable[[], None] | None) -> None:
-        for call, outcome in zip(batch, outcomes, strict=True):
-            if call.future.done():
-                continue
-            if isinstance(outcome, Exception):
-                call.future.set_exception(outcome)
-            else:
-                call.future.set_result(outcome)
-        if ring is not None:
-            ring()
 
-    @staticmethod
-    def _succeed(future: asyncio.Future[None]) -> None:
-        if not future.done():
-            future.set_result(None)
-
-    @staticmethod
-    def _fail(future: asyncio.Future[None], error: Exception) -> None:
-        if not future.done():
-            future.set_exception(error)
+def carry_out_each(connection: sqlite3.Connection, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Each call's result, or the error it raised before it wrote anything."""
+    return [_carry_out(connection, call) for call in calls]
 
 
-def _attempt(connection: sqlite3.Connection, context: C, operation: Callable[[C], Any]) -> Any:
-    """The operation's result, or the error it raised before it wrote anything."""
+def _carry_out(connection: sqlite3.Connection, call: Callable[[], Any]) -> Any:
     changes = connection.total_changes
     try:
-        return operation(context)
+        return call()
     except OutriderError as exc:
         if connection.total_changes != changes:
-            raise _TornOperation from exc
+            raise TornCall from exc
         return exc
 
 
 def _explain(error: Exception) -> Exception:
-    if isinstance(error, _TornOperation):
+    if isinstance(error, TornCall):
         cause = error.__cause__
         return cause if isinstance(cause, Exception) else error
     if isinstance(error, sqlite3.Error):
         return StoreUnavailable(f"SQLite refused: {error}; nothing was changed (is the disk full, the file writable?)")
     return error
+
+
+def _deliver(batch: list[_Asked], outcomes: list[Any], afterwards: list[Callable[[], None]]) -> None:
+    for asked, outcome in zip(batch, outcomes, strict=True):
+        if asked.future.done():
+            if asked.orphaned is not None and not isinstance(outcome, Exception):
+                asked.orphaned(outcome)
+        elif isinstance(outcome, Exception):
+            asked.future.set_exception(outcome)
+        else:
+            asked.future.set_result(outcome)
+    for then in afterwards:
+        then()
+
+
+def _succeed(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _fail(future: asyncio.Future[None], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

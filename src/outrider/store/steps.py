@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.core import wire
 from outrider.core.attempt import Failure
@@ -25,8 +26,7 @@ S = TypeVar("S", bound=StrEnum)
 MAX_ID_BYTES = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRollout:
+class NewRollout(Struct, frozen=True, kw_only=True):
     """A rollout to insert, its payloads already encoded."""
 
     rollout_id: str
@@ -57,8 +57,7 @@ class NewRollout:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """A claim of up to `limit` rollouts from the lanes that fit."""
 
     worker_id: str
@@ -76,8 +75,7 @@ class Claim:
         return (self.mode is None or mode == self.mode) and (self.tags is None or tag in self.tags)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """What a worker says of its attempt; `signal` is None when only the worker or events are new."""
 
     rollout_id: str
@@ -90,8 +88,7 @@ class Report:
     first_index: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutQuery:
+class RolloutQuery(Struct, frozen=True, kw_only=True):
     """Which rollouts to list."""
 
     statuses: tuple[RolloutStatus, ...] | None = None
@@ -111,8 +108,7 @@ class RolloutQuery:
             raise InvalidInput(f"cannot sort by {self.sort_by!r}; there are enqueued_at and ended_at")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventQuery:
+class EventQuery(Struct, frozen=True, kw_only=True):
     """Which events of a rollout to list."""
 
     rollout_id: str
@@ -126,8 +122,7 @@ class EventQuery:
         check_texts(rollout_id=self.rollout_id, attempt_id=self.attempt_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """How long an attempt may stay silent and run, in unix seconds."""
 
     config: RolloutConfig

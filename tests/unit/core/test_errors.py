@@ -61,10 +61,7 @@ def test_infrastructure_is_what_the_agent_had_no_part_in():
 
 def test_a_failure_names_the_innermost_cause():
     with pytest.raises(EnvError) as caught, boundary(EnvError, "env.reset"):
-        try:
-            raise OSError("disk")
-        except OSError as exc:
-            raise RuntimeError("cannot reset") from exc
+        raise RuntimeError("cannot reset") from OSError("disk")
     failure = Failure.of(caught.value)
     assert (failure.boundary, failure.kind, failure.stage) == (Boundary.ENV, "OSError", "env.reset")
     assert failure.message == "RuntimeError: cannot reset"

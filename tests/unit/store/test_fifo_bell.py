@@ -4,11 +4,10 @@ import signal
 import stat
 from pathlib import Path
 
-from processes import line, program
-
 from outrider.core.clock import SystemClock
 from outrider.store.bell import Topic
 from outrider.store.fifo_bell import FifoBell
+from processes import line, program
 
 LISTENER = """
 import asyncio, sys
@@ -28,6 +27,10 @@ asyncio.run(main())
 """
 
 
+def pipes(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
 async def test_a_ring_wakes_another_process(tmp_path: Path):
     bell = FifoBell(SystemClock(), tmp_path / "bells")
     with program(LISTENER, str(tmp_path / "bells")) as other:
@@ -36,19 +39,19 @@ async def test_a_ring_wakes_another_process(tmp_path: Path):
         bell.ring_others([Topic.QUEUE])
         assert line(other) == "rung"
         assert other.wait(30) == 0
-    assert list((tmp_path / "bells").iterdir()) == []
+    assert pipes(tmp_path / "bells") == []
 
 
 async def test_the_pipe_of_a_killed_process_is_removed_by_the_next_ring(tmp_path: Path):
     bell = FifoBell(SystemClock(), tmp_path)
     with program(LISTENER, str(tmp_path)) as other:
         assert line(other) == "listening"
-    (stale,) = tmp_path.iterdir()
+    (stale,) = pipes(tmp_path)
     assert stat.S_ISFIFO(stale.stat().st_mode)
     bell.ring_others([Topic.ENDED])
     assert stale.exists()
     bell.ring_others([Topic.QUEUE])
-    assert list(tmp_path.iterdir()) == []
+    assert pipes(tmp_path) == []
 
 
 async def test_a_ring_never_blocks_on_a_process_that_does_not_read(tmp_path: Path):
@@ -56,7 +59,7 @@ async def test_a_ring_never_blocks_on_a_process_that_does_not_read(tmp_path: Pat
     with program(LISTENER, str(tmp_path)) as other:
         assert line(other) == "listening"
         other.send_signal(signal.SIGSTOP)
-        (pipe,) = tmp_path.iterdir()
+        (pipe,) = pipes(tmp_path)
         _fill(pipe)
         await asyncio.wait_for(asyncio.to_thread(bell.ring_others, [Topic.QUEUE]), 10)
         assert pipe.exists()
@@ -87,15 +90,15 @@ async def test_a_ring_for_others_leaves_this_process_alone(tmp_path: Path):
 
 
 async def test_nothing_is_left_in_the_folder_when_nobody_listens(tmp_path: Path):
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(pipes(Path("/proc/self/fd")))
     bell = FifoBell(SystemClock(), tmp_path / "bells")
     bell.ring_others(list(Topic))
     assert not (tmp_path / "bells").exists()
     for _ in range(3):
         with bell.listening(Topic.QUEUE), bell.listening(Topic.ENDED), bell.listening(Topic.QUEUE):
-            assert len(list((tmp_path / "bells").iterdir())) == 2
-        assert list((tmp_path / "bells").iterdir()) == []
-    assert len(os.listdir("/proc/self/fd")) == before
+            assert len(pipes(tmp_path / "bells")) == 2
+        assert pipes(tmp_path / "bells") == []
+    assert len(pipes(Path("/proc/self/fd"))) == before
 
 
 async def test_a_ring_that_fails_harms_nobody(tmp_path: Path):

@@ -56,8 +56,11 @@ def test_every_query_fits_the_schema(database: sqlite3.Connection):
 
 @pytest.mark.parametrize(
     "name",
-    ["lanes", "lane_head", "rollout", "claimed_by_request", "claim", "current", "expired", "next_expiry", "set_ended"]
-    + ["attempt", "attempts", "n_events", "held", "renew", "see_worker", "feed", "feed_end", "latest_resources"],
+    [
+        *("lanes", "lane_head", "rollout", "claimed_by_request", "claim", "current", "expired", "next_expiry"),
+        *("set_ended", "attempt", "attempts", "n_events", "held", "renew", "see_worker", "feed", "feed_end"),
+        "latest_resources",
+    ],
 )
 def test_a_query_on_the_way_of_a_claim_never_reads_a_whole_table(database: sqlite3.Connection, name: str):
     for step in _plan(database, sqlite_steps.SQL[name]):

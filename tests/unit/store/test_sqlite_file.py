@@ -2,8 +2,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from leaks import no_leaks
 
+from leaks import no_leaks
 from outrider.core.errors import InvalidInput, SchemaMismatch, StoreError
 from outrider.store import open_store, sqlite_file
 from outrider.store.sql import migrations

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from processes import line, output_of, program, tell
 
 from outrider.core.errors import InvalidInput, StoreError, StoreUnavailable
 from outrider.store.sqlite_thread import BATCH, SqliteThread
+from processes import line, output_of, program, tell
 
 Thread = SqliteThread[sqlite3.Connection]
 
@@ -61,7 +61,7 @@ def numbers(db: sqlite3.Connection) -> list[int]:
     return [n for (n,) in db.execute("SELECT n FROM t ORDER BY n")]
 
 
-def refuse(db: sqlite3.Connection) -> None:
+def refuse(_: sqlite3.Connection) -> None:
     raise InvalidInput("refused before anything was written")
 
 

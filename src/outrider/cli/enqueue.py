@@ -25,7 +25,13 @@ _DEFAULTS = RolloutConfig()
 @store_option
 @click.option("--id-field", metavar="NAME", help="Take rollout ids from this field; enqueueing again adds nothing.")
 @click.option("--tag", help="Tag of the rollouts; workers can choose by it.")
-@click.option("--mode", type=click.Choice([*Mode]), default=Mode.TRAIN, show_default=True, help="What they are for.")
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in Mode]),
+    default=Mode.TRAIN.value,
+    show_default=True,
+    help="What they are for.",
+)
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher is claimed first.")
 @click.option("--seed", type=int, help="Seed for environment and agent.")
 @click.option("--group", "group_id", help="Group of the rollouts.")

@@ -22,7 +22,9 @@ PAGE = 200
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="File; standard output if absent."
 )
-@click.option("--status", type=click.Choice(sorted(FINAL)), help="Only rollouts that ended so.")
+@click.option(
+    "--status", type=click.Choice(sorted(status.value for status in FINAL)), help="Only rollouts that ended so."
+)
 @tag_option
 @store_option
 def command(*, output: Path | None, status: str | None, tag: str | None, store_url: str) -> None:

@@ -28,7 +28,9 @@ store_option = click.option(
     help="sqlite:///FILE, postgresql://USER@HOST/DATABASE.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
-mode_option = click.option("--mode", type=click.Choice([*Mode]), help="Only rollouts of this mode.")
+mode_option = click.option(
+    "--mode", type=click.Choice([mode.value for mode in Mode]), help="Only rollouts of this mode."
+)
 tag_option = click.option("--tag", help="Only rollouts with this tag.")
 
 

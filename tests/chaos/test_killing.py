@@ -1,0 +1,152 @@
+"""Workers and their supervisor killed and stopped at random: nothing is lost, nothing ends twice."""
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from outrider import RolloutConfig, RolloutRequest, Store, open_store
+
+N_ROLLOUTS = 3000
+LEASE_SECONDS = 1.5
+KILL_SECONDS = 12.0
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'runs.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+def work(store_url: str, log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "outrider", "work", "--store", store_url, "--workers", "3", "--until-done"]
+    command += ["--agent", "chaos_agents:trace", "--max-env-num-per-worker", "4", "--grace", "0.5"]
+    with log.open("ab") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, cwd=HERE)
+
+
+def children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+@contextmanager
+def resumed(pids: list[int]) -> Iterator[None]:
+    """Whatever was stopped goes on in the end, so that nothing is left behind."""
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+class Killer:
+    """Does harm at random for a while."""
+
+    def __init__(self, store_url: str, log: Path, rng: random.Random) -> None:
+        self._store_url = store_url
+        self._log = log
+        self._rng = rng
+        self._stopped: dict[int, float] = {}
+        self.supervisor = work(store_url, log)
+        self.harm: Counter[str] = Counter()
+
+    def run(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.supervisor.poll() is None:
+            time.sleep(self._rng.uniform(0.05, 0.3))
+            self._harm()
+            self._continue(time.monotonic())
+
+    def _harm(self) -> None:
+        workers = [pid for pid in children(self.supervisor.pid) if pid not in self._stopped]
+        choice = self._rng.random()
+        if choice < 0.1:
+            self.supervisor.kill()
+            self.supervisor.wait()
+            self.harm["supervisor killed"] += 1
+            self.supervisor = work(self._store_url, self._log)
+        elif workers and choice < 0.7:
+            self._signal(self._rng.choice(workers), signal.SIGKILL)
+            self.harm["worker killed"] += 1
+        elif workers and len(self._stopped) < 2:
+            pid = self._rng.choice(workers)
+            self._signal(pid, signal.SIGSTOP)
+            self._stopped[pid] = time.monotonic() + LEASE_SECONDS * 2
+            self.harm["worker stopped past its lease"] += 1
+
+    def _continue(self, now: float) -> None:
+        for pid, until in list(self._stopped.items()):
+            if now > until:
+                self._signal(pid, signal.SIGCONT)
+                del self._stopped[pid]
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    def finish(self, seconds: float) -> None:
+        """Stop doing harm, and let a last supervisor finish the work."""
+        for pid in self._stopped:
+            self._signal(pid, signal.SIGCONT)
+        try:
+            self.supervisor.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.supervisor.kill()
+            pytest.fail(f"the work was not done: {self._log.read_text()[-3000:]}")
+        if self.supervisor.returncode != 0:
+            self.supervisor = work(self._store_url, self._log)
+            self.supervisor.wait(timeout=seconds)
+
+
+async def enqueue(store: Store, trace: Path) -> list[str]:
+    config = RolloutConfig(unresponsive_seconds=LEASE_SECONDS, max_attempts=100)
+    requests = [RolloutRequest(input={"trace": str(trace), "number": i}, config=config) for i in range(N_ROLLOUTS)]
+    return [rollout.rollout_id for rollout in await store.enqueue_many_rollouts(requests)]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_nothing_is_lost_and_nothing_ends_twice(store_url: str, tmp_path: Path, seed: int):
+    trace = tmp_path / "trace"
+    async with open_store(store_url) as store:
+        ids = await enqueue(store, trace)
+    killer = Killer(store_url, tmp_path / "log", random.Random(seed))
+    with resumed(children(killer.supervisor.pid)):
+        killer.run(KILL_SECONDS)
+        killer.finish(90)
+    print(dict(killer.harm))
+    assert killer.harm.total() >= 10
+
+    async with open_store(store_url) as store:
+        ended = (await store.finished_after(0, limit=N_ROLLOUTS * 2)).items
+        assert Counter(rollout.rollout_id for rollout in ended) == Counter(dict.fromkeys(ids, 1)), "lost or doubled"
+        assert {rollout.status for rollout in ended} == {"succeeded"}
+        assert not (await store.statistics()).next_expiry_at, "a lease was left behind"
+        ran = {tuple(line.split()) for line in trace.read_text().splitlines()}
+        assert {(rollout.rollout_id, rollout.attempt_id) for rollout in ended} <= ran, "ended without having run"
+        retried = [rollout for rollout in ended if rollout.n_attempts > 1]
+        assert retried, "the harm was too little to show anything"
+        for rollout in retried[:200]:
+            statuses = [attempt.status for attempt in await store.query_attempts(rollout.rollout_id)]
+            assert statuses.count("succeeded") == 1
+            assert statuses[-1] == "succeeded"
+            assert (await store.query_events(rollout.rollout_id)).total == 1
+    if store_url.startswith("sqlite"):
+        with sqlite3.connect(tmp_path / "runs.db") as db:
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        db.close()

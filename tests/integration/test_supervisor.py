@@ -1,0 +1,214 @@
+"""Workers as processes and as tasks: killed, broken, too many, too few."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outrider import RolloutConfig, Store
+from outrider.core.errors import InvalidInput, WorkersFailed
+from outrider.core.status import AttemptStatus, RolloutStatus
+from outrider.runner import RunnerConfig
+from outrider.runner.supervisor import Scale, Supervisor, process_launcher, task_launcher
+from outrider.runner.worker import WorkerSpec
+from outrider.testing import eventually
+
+AGENTS = """
+import asyncio, os, signal, time
+
+async def quick(task, ctx):
+    return 1.0
+
+async def slow(task, ctx):
+    await asyncio.sleep(task.get("seconds", 30))
+    return 1.0
+
+def deadly(task, ctx):
+    if task.get("deadly"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1.0
+"""
+
+
+@pytest.fixture
+def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with agents, which worker processes start in."""
+    (tmp_path / "some_agents.py").write_text(AGENTS)
+    (tmp_path / "broken_agents.py").write_text("raise RuntimeError('broken on import')")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def supervise(
+    store: Store, agent: str, *, scale: Scale | int, lines: list[str] | None = None, **config: object
+) -> Supervisor:
+    said = [] if lines is None else lines
+    spec = WorkerSpec(store_url=store.url, agent=agent, config=RunnerConfig(**config))  # type: ignore[arg-type]
+    if isinstance(scale, int):
+        scale = Scale(minimum=scale, maximum=scale)
+    return Supervisor(store, spec, scale=scale, launcher=process_launcher(said.append), on_line=said.append)
+
+
+async def until_ended(store: Store, supervisor: Supervisor, rollout_ids: list[str], seconds: float = 30.0) -> None:
+    async def drain() -> None:
+        ended = await store.wait_for_rollouts(rollout_ids, timeout=seconds)
+        supervisor.drain()
+        assert len(ended) == len(rollout_ids)
+
+    async with asyncio.timeout(seconds + 10), asyncio.TaskGroup() as group:
+        group.create_task(supervisor.run())
+        group.create_task(drain())
+
+
+async def running(store: Store, n: int) -> None:
+    async def so_many() -> bool:
+        return (await store.query_rollouts(status="running", limit=0)).total == n
+
+    await eventually(so_many, within_seconds=20)
+
+
+async def test_a_killed_worker_is_noticed_at_once_replaced_and_its_rollout_retried(store: Store, agents: Path):
+    lines: list[str] = []
+    rollout = await store.enqueue_rollout({"seconds": 30}, config=RolloutConfig(unresponsive_seconds=25))
+    supervisor = supervise(store, "some_agents:slow", scale=1, lines=lines)
+
+    async def kill() -> float:
+        await running(store, 1)
+        (worker,) = supervisor.workers
+        os.kill(worker.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        killed_at = time.monotonic()
+
+        async def second_attempt() -> bool:
+            return len(await store.query_attempts(rollout.rollout_id)) == 2
+
+        await eventually(second_attempt)
+        return time.monotonic() - killed_at
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(supervisor.run())
+        seconds = await kill()
+        await store.cancel_rollouts([rollout.rollout_id])
+        supervisor.drain()
+
+    assert seconds < 10, "the rollout waited for its lease to expire"
+    first, _ = await store.query_attempts(rollout.rollout_id)
+    assert first.status is AttemptStatus.UNRESPONSIVE
+    assert first.failure is not None
+    assert "SIGKILL" in first.failure.message
+    assert any("SIGKILL" in line for line in lines)
+    assert supervisor.n_deaths == 1
+
+
+async def test_a_task_that_kills_its_workers_fails_alone(store: Store, agents: Path):
+    config = RolloutConfig(max_attempts=2)
+    deadly = await store.enqueue_rollout({"deadly": True}, config=config)
+    others = [await store.enqueue_rollout({}, config=config) for _ in range(10)]
+    ids = [deadly.rollout_id, *(rollout.rollout_id for rollout in others)]
+
+    await until_ended(store, supervise(store, "some_agents:deadly", scale=2), ids)
+
+    ended = {rollout.rollout_id: rollout for rollout in await store.query_rollouts()}
+    assert ended[deadly.rollout_id].status is RolloutStatus.FAILED
+    assert ended[deadly.rollout_id].failure.boundary.is_infrastructure  # type: ignore[union-attr]
+    assert all(ended[rollout.rollout_id].status is RolloutStatus.SUCCEEDED for rollout in others)
+
+
+@pytest.mark.parametrize(
+    ("agent", "error", "says"),
+    [
+        ("nowhere:agent", InvalidInput, "no module 'nowhere'"),
+        ("some_agents:nobody", InvalidInput, "has no 'nobody'"),
+        ("broken_agents:agent", WorkersFailed, "5 times"),
+    ],
+)
+async def test_workers_that_cannot_start_end_the_run(
+    store: Store, agents: Path, agent: str, error: type[Exception], says: str
+):
+    lines: list[str] = []
+    async with asyncio.timeout(30):
+        with pytest.raises(error, match=says):
+            await supervise(store, agent, scale=2, lines=lines).run()
+    if error is WorkersFailed:
+        assert any("broken on import" in line for line in lines)
+
+
+async def test_the_number_of_workers_follows_the_queue_up_and_down(store: Store, agents: Path):
+    supervisor = supervise(store, "some_agents:slow", scale=Scale(minimum=0, maximum=3))
+
+    def workers(n: int) -> Callable[[], asyncio.Future[bool]]:
+        async def so_many() -> bool:
+            return len(supervisor.workers) == n
+
+        return so_many  # type: ignore[return-value]
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(supervisor.run())
+        rollouts = [await store.enqueue_rollout({"seconds": 60}) for _ in range(5)]
+        await eventually(workers(3), within_seconds=15)
+        await running(store, 3)
+        await store.cancel_rollouts([rollout.rollout_id for rollout in rollouts])
+        await eventually(workers(0), within_seconds=15)
+        again = await store.enqueue_rollout({"seconds": 0})
+        (ended,) = await store.wait_for_rollouts([again.rollout_id], timeout=15)
+        assert ended.status is RolloutStatus.SUCCEEDED
+        supervisor.drain()
+
+
+async def test_the_same_supervisor_keeps_workers_as_tasks(store: Store, agents: Path):
+    sys.path.insert(0, str(agents))
+    try:
+        ids = [(await store.enqueue_rollout({})).rollout_id for _ in range(20)]
+        spec = WorkerSpec(store_url=store.url, agent="some_agents:quick")
+        lines: list[str] = []
+        scale = Scale(minimum=4, maximum=4)
+        supervisor = Supervisor(store, spec, scale=scale, launcher=task_launcher(store, lines.append))
+        await until_ended(store, supervisor, ids)
+    finally:
+        sys.path.remove(str(agents))
+    assert len(lines) == 20
+    assert lines[0].startswith("✅ Worker-0 processing rollout: ro-")
+
+
+def test_workers_do_not_outlive_a_supervisor_that_was_killed(store_url: str, agents: Path):
+    outrider = [sys.executable, "-m", "outrider"]
+    subprocess.run([*outrider, "enqueue", "--test", "2", "--store", store_url], check=True, capture_output=True)
+    command = [
+        *outrider,
+        "work",
+        "--workers",
+        "2",
+        "--agent",
+        "some_agents:slow",
+        "--grace",
+        "0.2",
+        "--store",
+        store_url,
+    ]
+    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert supervisor.stdout is not None
+    for line in supervisor.stdout:
+        if "processing" in line:
+            break
+    children = [int(pid) for pid in Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()]
+    assert len(children) == 2
+
+    supervisor.kill()
+    supervisor.wait()
+    supervisor.stdout.close()
+
+    deadline = time.monotonic() + 15
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < deadline, "a worker outlived its supervisor"
+        time.sleep(0.05)
+
+
+def test_impossible_numbers_of_workers_are_refused():
+    for minimum, maximum in ((2, 1), (-1, 3), (0, 0)):
+        with pytest.raises(InvalidInput):
+            Scale(minimum=minimum, maximum=maximum)

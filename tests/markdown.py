@@ -6,11 +6,14 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-_BLOCK = re.compile(r"^```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(?P<language>\w*)(?: file=(?P<file>\S+))?\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
+    """`file` names the file whose content the block shows, if it does."""
+
     language: str
+    file: str | None
     code: str
     line: int
 
@@ -18,7 +21,7 @@ class Block(NamedTuple):
 def blocks(path: Path) -> list[Block]:
     text = path.read_text()
     found = _BLOCK.finditer(text)
-    return [Block(m["language"], m["code"], text.count("\n", 0, m.start()) + 1) for m in found]
+    return [Block(m["language"], m["file"], m["code"], text.count("\n", 0, m.start()) + 1) for m in found]
 
 
 async def execute(code: str, names: dict[str, Any], filename: str) -> None:

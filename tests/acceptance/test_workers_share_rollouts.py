@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from markdown import Block, blocks, execute
 
+from markdown import Block, blocks, execute
 from outrider import Context, Runner, Store, open_store
 from outrider.core.status import WorkerStatus
 

@@ -1,0 +1,187 @@
+"""Connections that die, replies that are lost, servers that restart: nothing is lost and nothing is done twice."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from leaks import no_leaks
+from outrider.core.errors import StoreUnavailable
+from outrider.store import Store, open_store
+from postgres_load import check_done_once, finish_all, ids_of, no_connections_left, note, requests, terminate_backends
+from postgres_server import PostgresServer
+from store_invariants import check_invariants
+
+
+async def test_killing_all_connections_again_and_again_loses_and_doubles_nothing(
+    postgres_server: PostgresServer, postgres_url: str
+):
+    n, n_events = 400, 2
+    async with (
+        no_connections_left(postgres_server, postgres_url),
+        open_store(postgres_url) as one,
+        open_store(postgres_url) as two,
+    ):
+        await one.enqueue_many_rollouts(requests(n))
+        working = asyncio.gather(
+            *(finish_all(store, f"w{k}", n_events=n_events) for store in (one, two) for k in range(8))
+        )
+        n_kills = 0
+        while not working.done():
+            await terminate_backends(postgres_server, postgres_url)
+            n_kills += 1
+            await asyncio.wait([working], timeout=0.05)
+        assert n_kills > 3
+        await check_done_once(one, await working, n, n_events=n_events)
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_calls_survive_a_restart_of_the_server(postgres_server: PostgresServer, postgres_url: str, mode: str):
+    n, n_events = 300, 1
+    async with (
+        no_connections_left(postgres_server, postgres_url),
+        open_store(postgres_url) as one,
+        open_store(postgres_url) as two,
+    ):
+        await one.enqueue_many_rollouts(requests(n))
+        working = asyncio.gather(
+            *(finish_all(store, f"w{k}", n_events=n_events) for store in (one, two) for k in range(4))
+        )
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(postgres_server.restart, mode)
+        assert (await one.statistics()).rollouts["queuing"] < n
+        await check_done_once(one, await working, n, n_events=n_events)
+
+
+class TornReplies:
+    """Stands between client and server; when armed, passes one message on and lets the reply be lost."""
+
+    def __init__(self, server: Path, folder: Path) -> None:
+        self._server = str(server / ".s.PGSQL.5432")
+        self._own = str(folder / ".s.PGSQL.5432")
+        self._marker: bytes | None = None
+        self.n_torn = 0
+
+    def arm(self, marker: bytes) -> None:
+        """Tear the connection on which the next message with `marker` passes, once the server has answered."""
+        self._marker = marker
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["TornReplies"]:
+        async with await asyncio.start_unix_server(self._serve, self._own):
+            yield self
+
+    async def _serve(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        server_in, server_out = await asyncio.open_unix_connection(self._server)
+        torn = asyncio.Event()
+
+        async def ask() -> None:
+            while data := await client_in.read(65536):
+                if self._marker is not None and self._marker in data:
+                    self._marker = None
+                    torn.set()
+                server_out.write(data)
+
+        async def answer() -> None:
+            while data := await server_in.read(65536):
+                if torn.is_set():
+                    self.n_torn += 1
+                    return
+                client_out.write(data)
+
+        tasks = [asyncio.create_task(ask()), asyncio.create_task(answer())]
+        with suppress(OSError):
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in (client_out, server_out):
+            writer.transport.abort()
+
+
+@pytest.fixture
+async def torn(postgres_server: PostgresServer, tmp_path: Path) -> AsyncIterator[TornReplies]:
+    async with TornReplies(postgres_server.folder, tmp_path).serving() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def torn_store(
+    torn: TornReplies,
+    postgres_server: PostgresServer,
+    postgres_url: str,
+    tmp_path: Path,
+) -> AsyncIterator[Store]:
+    async with open_store(postgres_url.replace(str(postgres_server.folder), str(tmp_path))) as store:
+        yield store
+
+
+async def test_a_claim_whose_reply_is_lost_claims_once(torn: TornReplies, torn_store: Store):
+    await torn_store.enqueue_many_rollouts(requests(20))
+    torn.arm(b"rq-")
+    first = await asyncio.gather(*(torn_store.dequeue_many_rollouts(2, worker_id=k) for k in range(3)))
+    assert torn.n_torn == 1
+    assert [rollout.input for several in first for rollout in several] == list(range(6))
+    assert {rollout.worker_id for rollout in first[2]} == {"2"}
+    assert (await torn_store.statistics()).rollouts["preparing"] == 6
+    await check_invariants(torn_store)
+
+
+async def test_an_enqueue_whose_reply_is_lost_enqueues_once(torn: TornReplies, torn_store: Store):
+    torn.arm(b"queuing")
+    new = await asyncio.gather(*(torn_store.enqueue_rollout(k) for k in range(5)))
+    assert torn.n_torn == 1
+    found = await torn_store.query_rollouts()
+    assert {rollout.rollout_id for rollout in found} == {rollout.rollout_id for rollout in new}
+    assert found.total == 5
+
+
+async def test_reports_whose_reply_is_lost_are_carried_out_once(torn: TornReplies, torn_store: Store):
+    await torn_store.enqueue_many_rollouts(requests(2))
+    one, two = await torn_store.dequeue_many_rollouts(2, worker_id=1)
+    torn.arm(b"COMMIT")
+    assert await torn_store.append_events(*ids_of(one), [note("a"), note("b")]) == 2
+    torn.arm(b"succeeded")
+    attempt = await torn_store.update_attempt(*ids_of(one), status="succeeded", reward=0.5)
+    assert attempt.reward == 0.5
+    torn.arm(b"COMMIT")
+    await torn_store.update_attempt(*ids_of(two), status="failed", events=[note("c")])
+    assert torn.n_torn == 3
+    assert [event.data["text"] for event in await torn_store.query_events("r0")] == ["a", "b"]
+    assert [event.data["text"] for event in await torn_store.query_events("r1")] == ["c"]
+    await check_invariants(torn_store)
+
+
+async def test_cancels_starts_and_versions_whose_reply_is_lost_happen_once(torn: TornReplies, torn_store: Store):
+    await torn_store.enqueue_many_rollouts(requests(3))
+    torn.arm(b"COMMIT")
+    assert await torn_store.cancel_rollouts(["r2", "r0"]) == ("r2", "r0")
+    torn.arm(b"COMMIT")
+    started = await torn_store.start_rollout("now", worker_id=1)
+    torn.arm(b"COMMIT")
+    assert (await torn_store.put_resources({"a": 1})).version == 1
+    assert torn.n_torn == 3
+    assert (await torn_store.put_resources({"a": 2})).version == 2
+    assert (await torn_store.query_attempts(started.rollout_id)).items == (started.attempt,)
+    await check_invariants(torn_store)
+
+
+async def test_a_server_that_stays_away_makes_calls_fail_in_the_end(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("outrider.store.postgres_links.RETRY_SECONDS", 0.5)
+    async with no_leaks(), open_store(postgres_url) as store:
+        await store.enqueue_rollout("before", rollout_id="before")
+        postgres_server.stop()
+        try:
+            with pytest.raises(StoreUnavailable, match="check host and port"):
+                await store.dequeue_rollout(worker_id=1)
+            with pytest.raises(StoreUnavailable):
+                await store.query_rollouts()
+        finally:
+            postgres_server._start()
+        claimed = await store.dequeue_rollout(worker_id=1)
+        assert claimed is not None
+        assert claimed.rollout_id == "before"

@@ -1,0 +1,204 @@
+"""Opening a PostgreSQL store: schemas, refusals, passwords, clocks, and plans that stay good."""
+
+import asyncio
+import time
+import traceback
+
+import pytest
+
+from leaks import no_leaks
+from outrider.core.clock import SystemClock
+from outrider.core.errors import InvalidInput, LeaseLost, SchemaMismatch, StoreUnavailable
+from outrider.core.rollout import RolloutRequest
+from outrider.store import open_store
+from outrider.store.postgres_address import STEP_PLANS, masked
+from outrider.store.postgres_queries import SQL
+from postgres_load import requests, schema_of, waiting_claim
+from postgres_server import LOCKED_PASSWORD, PostgresServer
+from processes import output_of
+
+
+async def test_a_newer_schema_is_refused_and_left_as_it_is(postgres_server: PostgresServer, postgres_url: str):
+    async with open_store(postgres_url) as store:
+        await store.enqueue_rollout("x")
+    schema = schema_of(postgres_url)
+    postgres_server.sql(f"UPDATE {schema}.schema_version SET version = 99")
+    async with no_leaks():
+        with pytest.raises(SchemaMismatch, match="schema 99") as caught:
+            await open_store(postgres_url)
+    assert caught.value.found == 99
+    assert postgres_server.sql(f"SELECT version FROM {schema}.schema_version") == "99"
+    assert postgres_server.sql(f"SELECT count(*) FROM {schema}.rollouts") == "1"
+
+
+async def test_a_store_opened_again_has_what_it_had(postgres_url: str):
+    async with open_store(postgres_url) as store:
+        rollout = await store.enqueue_rollout({"a": 1}, tag="t")
+    async with open_store(postgres_url) as store:
+        assert store.url == postgres_url
+        assert (await store.query_rollouts()).items == (rollout,)
+
+
+async def test_a_schema_of_another_program_is_refused(postgres_server: PostgresServer, postgres_url: str):
+    schema = schema_of(postgres_url)
+    postgres_server.sql(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.rollouts (mine integer)")
+    with pytest.raises(InvalidInput, match="another program"):
+        await open_store(postgres_url)
+    assert postgres_server.sql(f"SELECT count(*) FROM pg_tables WHERE schemaname = '{schema}'") == "1"
+
+
+@pytest.mark.parametrize("schema", ["", "a b", "x;drop", "Über", "pg_catalog", "a" * 51])
+async def test_a_schema_name_that_is_not_plain_is_refused(postgres_server: PostgresServer, schema: str):
+    with pytest.raises(InvalidInput, match="plain name"):
+        open_store(f"{postgres_server.url}&schema={schema}")
+
+
+async def test_a_wrong_password_is_refused_and_never_shown(postgres_server: PostgresServer):
+    wrong = "wr0ng-p@ss:word"
+    for url in (
+        f"postgresql://locked:{wrong.replace('@', '%40')}@/postgres?host={postgres_server.folder}",
+        f"postgresql://locked@/postgres?password={wrong}&host={postgres_server.folder}",
+        f"postgresql://locked:{wrong}@/postgres?host={postgres_server.folder}",
+    ):
+        with pytest.raises((InvalidInput, StoreUnavailable)) as caught:
+            await open_store(url)
+        assert "p@ss" not in "".join(traceback.format_exception(caught.value))
+        assert "p%40ss" not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_a_user_without_rights_is_told_what_is_missing(postgres_server: PostgresServer):
+    url = f"postgresql://locked:{LOCKED_PASSWORD}@/postgres?host={postgres_server.folder}&schema=t_forbidden"
+    with pytest.raises(InvalidInput, match="right to create") as caught:
+        await open_store(url)
+    assert LOCKED_PASSWORD not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_the_password_stands_in_the_url_but_in_no_name_of_a_task(
+    postgres_server: PostgresServer, postgres_url: str
+):
+    schema = schema_of(postgres_url)
+    postgres_server.sql(f"CREATE SCHEMA {schema} AUTHORIZATION locked")
+    url = f"postgresql://locked:{LOCKED_PASSWORD}@/postgres?host={postgres_server.folder}&schema={schema}"
+    async with open_store(url) as store, waiting_claim(store):
+        assert store.url == url
+        assert not [task for task in asyncio.all_tasks() if LOCKED_PASSWORD in repr(task)]
+        assert LOCKED_PASSWORD not in repr(store)
+
+
+def test_masked_urls_keep_all_but_the_password():
+    assert masked("postgresql://me:a:b@c@host:5/db?x=1") == "postgresql://me:***@host:5/db?x=1"
+    assert masked("postgresql://me@host/db?password=abc&x=1") == "postgresql://me@host/db?password=***&x=1"
+    assert masked("postgresql://me@host/db") == "postgresql://me@host/db"
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "words"),
+    [
+        ("postgresql://me@127.0.0.1:9/db", StoreUnavailable, "check host and port"),
+        ("postgresql://me@/db?host=/nowhere", StoreUnavailable, "check host and port"),
+        ("postgresql://postgres@/nothing?host={folder}", InvalidInput, "createdb"),
+        ("postgresql://me@host:port/db", InvalidInput, "USER:PASSWORD@HOST:PORT"),
+    ],
+)
+async def test_what_cannot_be_opened_is_refused_at_once(
+    postgres_server: PostgresServer, url: str, error: type[Exception], words: str
+):
+    before = time.monotonic()
+    async with no_leaks():
+        with pytest.raises(error, match=words):
+            await open_store(url.format(folder=postgres_server.folder))
+    assert time.monotonic() - before < 3
+
+
+async def test_without_the_client_library_the_extra_is_named():
+    source = """
+import sys
+sys.modules["asyncpg"] = None
+from outrider.core.errors import InvalidInput
+from outrider.store import open_store
+try:
+    open_store("postgresql://me@host/db")
+except InvalidInput as exc:
+    print(exc)
+"""
+    assert "pip install 'outrider[postgres]'" in output_of(source)
+
+
+async def test_a_store_used_after_a_fork_says_what_to_do(postgres_url: str):
+    source = """
+import asyncio, os, sys
+from outrider.core.errors import StoreError
+from outrider.store import open_store
+
+async def main(url):
+    async with open_store(url) as store:
+        child = os.fork()
+        if child == 0:
+            for call in (store.dequeue_rollout(worker_id=1), store.query_rollouts()):
+                try:
+                    call.send(None)
+                except StoreError as exc:
+                    print(exc, flush=True)
+            os._exit(0)
+        await asyncio.to_thread(os.waitpid, child, 0)
+        await store.enqueue_rollout("the parent goes on")
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+    said = output_of(source, postgres_url).splitlines()
+    assert len(said) == 2
+    assert all("open it there again with open_store(store.url)" in words for words in said)
+
+
+async def test_machines_whose_clocks_differ_agree_on_the_end_of_a_lease(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(SystemClock, "time", lambda _: time.time() + 3600)
+    async with open_store(postgres_url) as ahead:
+        await ahead.enqueue_many_rollouts(requests(1))
+        claimed = await ahead.dequeue_rollout(worker_id=1)
+        assert claimed is not None
+        assert claimed.attempt.lease_expires_at is not None
+        assert abs(claimed.attempt.lease_expires_at.timestamp() - time.time() - 120) < 5
+        monkeypatch.undo()
+        async with open_store(postgres_url) as right:
+            assert await right.heartbeat(1, [claimed.attempt.attempt_id]) == ()
+            await asyncio.sleep(0.6)
+            assert (await ahead.query_rollouts(status="preparing")).total == 1
+            with pytest.raises(LeaseLost):
+                await right.update_attempt("r0", "another attempt", status="succeeded")
+
+
+async def test_claims_and_ends_go_by_index_also_right_after_a_large_enqueue(
+    postgres_server: PostgresServer, postgres_url: str
+):
+    async with open_store(postgres_url) as store:
+        for k in range(10):
+            await store.enqueue_many_rollouts(
+                [RolloutRequest(input=i, tag=f"t{i % 7}") for i in range(2000 * k, 2000 * (k + 1))]
+            )
+    settings = "".join(f"SET {name} = {value};" for name, value in STEP_PLANS.items())
+    for statistics in ("", "ANALYZE;"):
+        for name, index in {
+            "claim_of_all": "rollouts_queue",
+            "claim_of_lane": "rollouts_lanes",
+            "claim_of_lanes": "rollouts_lanes",
+            "lanes": "rollouts_lanes",
+            "set_live": "rollouts_pkey",
+            "set_ended": "rollouts_pkey",
+            "renew": "rollouts_pkey",
+            "current": "rollouts_by_id",
+            "next_expiry": "rollouts_leases",
+        }.items():
+            plan = await asyncio.to_thread(
+                postgres_server.sql,
+                f"SET search_path = {schema_of(postgres_url)};{settings}{statistics}EXPLAIN (GENERIC_PLAN) {SQL[name]}",
+            )
+            assert f"using {index} on rollouts" in plan, plan
+            assert "Seq Scan on rollouts" not in plan, plan
+            scans = {
+                scan.split(" on rollouts")[0].split("using ")[1]
+                for scan in plan.splitlines()
+                if "on rollouts" in scan and "using" in scan
+            }
+            assert scans <= {index, "rollouts_pkey"}, plan

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -114,7 +115,7 @@ def readable(value: float) -> str:
     """A figure with three significant digits, and no exponent."""
     if value == 0:
         return "0"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{float(f'{value:.3g}'):g}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{Decimal(f'{value:.3g}'):f}"
 
 
 def main(bench: str, run: Callable[[Report, bool], None], argv: list[str]) -> int:

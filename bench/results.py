@@ -42,10 +42,10 @@ def lines_of(name: str, options: Sequence[str]) -> list[Line]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def section(name: str, lines: Sequence[Line], how: str) -> str:
+def section(name: str, lines: Sequence[Line], how: str, when: datetime) -> str:
     """The section of one benchmark."""
     goals: Sequence[Goal] = importlib.import_module(name).GOOD
-    parts = [f"## {name.upper()}", *_facts(how), *_missing(lines), *_goals(goals, lines)]
+    parts = [f"## {name.upper()}", *_facts(how, when), *_missing(lines), *_goals(goals, lines)]
     by_metric: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         if line["metric"] not in ("ratio", "unavailable"):
@@ -56,17 +56,32 @@ def section(name: str, lines: Sequence[Line], how: str) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _facts(how: str) -> list[str]:
+def _facts(how: str, when: datetime) -> list[str]:
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     facts = {
-        "when": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        "how": f"`{how}`",
+        "when": f"{when:%Y-%m-%d %H:%M} UTC",
+        "how": how,
         "machine": f"{_cpu_model()}, {os.cpu_count()} cores, {memory_gb:.0f} GB; load average after the run {load}",
         "versions": f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {_postgres_version()}, "
         f"{platform.system()} {platform.release()}",
     }
     return ["", "| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in facts.items()), "", METHOD]
+
+
+def _commit() -> str:
+    """The commit that was measured, and whether the working tree differs from it."""
+    try:
+        said = subprocess.run(
+            ["git", "describe", "--always", "--dirty= with local changes"],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=HERE,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return said.stdout.strip()
 
 
 def _cpu_model() -> str:
@@ -142,13 +157,16 @@ def main(argv: Sequence[str]) -> int:
     names = options.names or programs()
     flags = ["--quick"] if options.quick else []
     for name in names:
+        how = shlex.join(["outrider", "bench", name, *flags])
         if options.lines is None:
-            lines = lines_of(name, flags)
+            lines, when = lines_of(name, flags), datetime.now(UTC)
+            how += f" at commit {_commit()}"
         else:
             lines = [json.loads(line) for line in options.lines.read_text().splitlines()]
+            when = datetime.fromtimestamp(options.lines.stat().st_mtime, UTC)
+            how += f", from the lines it left in {options.lines.name}"
         text = RESULTS.read_text() if RESULTS.exists() else TITLE
-        how = shlex.join(["outrider", "bench", name, *flags])
-        RESULTS.write_text(replace_section(text, name, section(name, lines, how)))
+        RESULTS.write_text(replace_section(text, name, section(name, lines, how, when)))
     return 0
 
 

@@ -20,6 +20,7 @@ from workload import QUERIES
 
 THEM = AGENT_LIGHTNING.system
 LEASE_SECONDS = 2.0
+WARM_UP = 400
 QUERY_REPEATS = {"limit=20": 20, "status limit=20": 20, "all": 1}
 
 GOOD = (
@@ -138,7 +139,11 @@ class StoreBench:
         self._report.publish()
 
     def depth(self) -> None:
-        """What the first claims cost with many queued, against the same with 1,000 queued."""
+        """What a claim alone costs with many queued, against the same with 1,000 queued.
+
+        Both sides are warmed up by claims that do not count: else a fresh store's first statements would count as
+        the cost of a short queue, and make a long one look cheap.
+        """
         for engine in self._engines:
             for depth in self._sizes.depths:
                 self._report.say(f"depth: {engine.name} queued={depth}")
@@ -146,7 +151,7 @@ class StoreBench:
                     self._us.ask("enqueue", n=depth, callers=1, batch=1000)
                     for _ in range(self._sizes.rounds):
                         with self._opened(shallow, engine):
-                            shallow.ask("enqueue", n=1000, callers=1, batch=1000)
+                            shallow.ask("enqueue", n=1000 + WARM_UP, callers=1, batch=100)
                             base = self._claim_cost(shallow, engine, 1000, 1000)
                         deep = self._claim_cost(self._us, engine, self._sizes.claims_at_depth, depth)
                         self._report.add(f"{engine.name} queued={depth}", US, "claim_cost_ratio", deep / base, "x")
@@ -246,10 +251,13 @@ class StoreBench:
         add(case, system, "pairs_per_second", n / max(answer["wall_seconds"] for answer in drained), "1/s")
 
     def _claim_cost(self, subject: Subject, engine: Engine, claims: int, depth: int) -> float:
-        drained, cpu = _spent(engine, [subject], "drain", claimers=16, at_most=claims)
-        rate = drained[0]["n"] / cpu
-        self._report.add(f"{engine.name} claimers=16 queued={depth}", US, "pairs_per_cpu_second", rate, "1/s")
-        return 1 / rate
+        """CPU seconds of one claim, from so many."""
+        subject.ask("drain", claimers=16, at_most=WARM_UP, finish=False)
+        claimed, cpu = _spent(engine, [subject], "drain", claimers=16, at_most=claims, finish=False)
+        if claimed[0]["n"] != claims:
+            raise SubjectFailed(f"{engine.name}, {depth} queued: {claims} claims found {claimed[0]['n']} rollouts")
+        self._report.add(f"{engine.name} queued={depth}", US, "claims_per_cpu_second", claims / cpu, "1/s")
+        return cpu / claims
 
     def _idle_elsewhere(self, engine: Engine) -> list[float]:
         seconds = []

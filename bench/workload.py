@@ -60,8 +60,8 @@ class Workload(ABC):
         await asyncio.gather(*[call() for _ in range(callers)])
         return {"n": n}
 
-    async def drain(self, claimers: int, batch: int = 1, at_most: int | None = None, name: str = "w") -> Answer:
-        """Claim and finish, until the queue is empty or `at_most` are done."""
+    async def drain(self, claimers: int, batch: int = 1, at_most: int | None = None, *, finish: bool = True) -> Answer:
+        """Claim, and finish unless told not to, until the queue is empty or `at_most` are done."""
         turns: Iterator[int] = iter(range(10**9 if at_most is None else at_most // batch))
 
         async def work(worker_id: str) -> int:
@@ -70,14 +70,14 @@ class Workload(ABC):
                 claimed = await self.claim(batch, worker_id)
                 if not claimed:
                     break
-                if batch == 1:
+                if finish and batch == 1:
                     await self.finish(claimed[0])
-                else:
+                elif finish:
                     await asyncio.gather(*map(self.finish, claimed))
                 done += len(claimed)
             return done
 
-        return {"n": sum(await asyncio.gather(*[work(f"{name}{i}") for i in range(claimers)]))}
+        return {"n": sum(await asyncio.gather(*[work(f"w{i}") for i in range(claimers)]))}
 
     async def query(self, kind: str, repeats: int) -> Answer:
         for _ in range(repeats):

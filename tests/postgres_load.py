@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
+import asyncpg
+
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import AttemptedRollout, RolloutConfig, RolloutRequest
 from outrider.store import Store
@@ -31,14 +33,16 @@ def ids_of(rollout: AttemptedRollout) -> tuple[str, str]:
     return rollout.rollout_id, rollout.attempt.attempt_id
 
 
-async def finish_all(store: Store, name: str, *, n_events: int = 0) -> list[int]:
-    """Claim and finish one by one until nothing is left; what was claimed."""
+async def finish_all(store: Store, name: str, *, n_events: int = 0, progress: list[int] | None = None) -> list[int]:
+    """Claim and finish one by one until nothing is left; what was claimed. `progress` gets what was finished."""
     taken = []
     while (rollout := await store.dequeue_rollout(worker_id=name)) is not None:
         taken.append(rollout.input)
         for k in range(n_events):
             await store.append_events(*ids_of(rollout), [note(str(k))])
         await store.update_attempt(*ids_of(rollout), status="succeeded", reward=1.0)
+        if progress is not None:
+            progress.append(rollout.input)
     return taken
 
 
@@ -85,5 +89,10 @@ async def no_connections_left(server: PostgresServer, url: str) -> AsyncIterator
 
 
 async def terminate_backends(server: PostgresServer, url: str) -> None:
-    where = f"application_name = 'outrider.{schema_of(url)}'"
-    await asyncio.to_thread(server.sql, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {where}")
+    """Kill all connections of the stores at `url`."""
+    link = await asyncpg.connect(server.url)
+    try:
+        where = f"application_name = 'outrider.{schema_of(url)}'"
+        await link.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {where}")
+    finally:
+        await link.close()

@@ -107,6 +107,18 @@ async def test_a_heartbeat_tells_which_leases_are_lost_and_why(store: Store, clo
     assert lost == {ids[1]: "cancelled", ids[2]: "unresponsive", ids[3]: "succeeded", "at-nobody": "no such attempt"}
 
 
+@pytest.mark.parametrize(
+    "id", ["x", "at-", f"at-{'f' * 30}-1-00", "at--1-1-00", "at-1_0-1", "at-0-1-00", "at-1-9-00000000"]
+)
+async def test_a_made_up_attempt_is_lost_and_harms_nothing(store: Store, id: str):
+    claimed = await enqueue_and_claim(store)
+    lost = await asyncio.wait_for(store.heartbeat("w", [id, claimed.attempt.attempt_id]), 10)
+    assert lost == (LostLease(attempt_id=id, reason="no such attempt"),)
+    with pytest.raises(LeaseLost, match="no such attempt"):
+        await asyncio.wait_for(store.update_attempt(claimed.rollout_id, id, status="succeeded"), 10)
+    await finish(store, claimed)
+
+
 async def test_a_heartbeat_cannot_renew_the_lease_of_another_worker(store: Store, clock: FakeClock):
     claimed = await enqueue_and_claim(store, config=lease(30))
     await clock.advance(20)

@@ -7,7 +7,7 @@ import pytest
 from outrider.core.errors import InvalidInput, RolloutConflict
 from outrider.core.rollout import RolloutConfig, RolloutRequest
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus
-from outrider.store import Store
+from outrider.store import Store, open_store
 from store_moves import claim, enqueue_and_claim, everything, finish
 
 
@@ -128,6 +128,29 @@ async def test_a_claim_repeated_with_its_request_id_returns_what_it_claimed(stor
     assert again == first
     other = await store.dequeue_many_rollouts(2, worker_id="w", request_id="q2")
     assert [rollout.input for rollout in (*first, *other)] == [3, 2, 1, 0]
+
+
+async def test_a_claim_repeated_while_the_first_is_still_under_way_returns_the_same(store: Store):
+    for n in range(12):
+        await store.enqueue_rollout(n)
+    claims = [store.dequeue_many_rollouts(2, worker_id="w", request_id=f"q{n % 3}") for n in range(9)]
+    plain = [store.dequeue_many_rollouts(1, worker_id="w") for _ in range(8)]
+    results = await asyncio.gather(*claims, *plain)
+    assert results[0:3] == results[3:6] == results[6:9]
+    inputs = [rollout.input for claimed in (*results[:3], *results[9:]) for rollout in claimed]
+    assert sorted(inputs) == list(range(12))
+
+
+async def test_a_claim_repeated_through_another_connection_returns_the_same(durable_url, clock):
+    async with open_store(durable_url, clock=clock) as one, open_store(durable_url, clock=clock) as two:
+        for n in range(40):
+            await one.enqueue_rollout(n)
+        for n in range(10):
+            claims = [store.dequeue_many_rollouts(2, worker_id="w", request_id=f"q{n}") for store in (one, two)]
+            first, second = await asyncio.gather(*claims)
+            assert len(first) == 2
+            assert first == second
+        assert (await one.statistics()).rollouts[RolloutStatus.QUEUING] == 20
 
 
 async def test_a_repeated_claim_returns_only_what_is_still_held(store: Store):

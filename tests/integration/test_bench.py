@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,8 @@ TINY = {
     "large_n": 48,
     "processes_n": 32,
     "http_n": 0,
-    "depths": (64,),
-    "claims_at_depth": 16,
+    "depths": (1500,),
+    "claims_at_depth": 100,
     "idle_samples": 2,
     "idle_samples_of_them": 0,
     "memory_n": 32,
@@ -74,7 +75,7 @@ def test_a_system_that_cannot_run_leaves_its_column_empty_and_says_why(program, 
     assert [line["value"] for line in lines] == [1.0, None]
     assert lines[1]["reason"] == "no network"
     assert "no network" in capsys.readouterr().err
-    section = program("results").section("store", lines, "a test")
+    section = program("results").section("store", lines, "a test", datetime.now(UTC))
     assert "Not measured: agentlightning-0.3.0 : no network" in section
     assert "| memory | 1 |" in section
 

@@ -18,22 +18,25 @@ from store_invariants import check_invariants
 async def test_killing_all_connections_again_and_again_loses_and_doubles_nothing(
     postgres_server: PostgresServer, postgres_url: str
 ):
-    n, n_events = 400, 2
+    n, n_events = 600, 2
     async with (
         no_connections_left(postgres_server, postgres_url),
         open_store(postgres_url) as one,
         open_store(postgres_url) as two,
     ):
         await one.enqueue_many_rollouts(requests(n))
+        progress: list[int] = []
+        workers = [(store, f"w{k}") for store in (one, two) for k in range(8)]
         working = asyncio.gather(
-            *(finish_all(store, f"w{k}", n_events=n_events) for store in (one, two) for k in range(8))
+            *(finish_all(store, name, n_events=n_events, progress=progress) for store, name in workers)
         )
-        n_kills = 0
+        killed_at = []
         while not working.done():
-            await terminate_backends(postgres_server, postgres_url)
-            n_kills += 1
-            await asyncio.wait([working], timeout=0.05)
-        assert n_kills > 3
+            if not killed_at or len(progress) >= killed_at[-1] + 50:
+                killed_at.append(len(progress))
+                await terminate_backends(postgres_server, postgres_url)
+            await asyncio.wait([working], timeout=0.002)
+        assert len(killed_at) > 3
         await check_done_once(one, await working, n, n_events=n_events)
 
 

@@ -29,6 +29,11 @@ async def slow(task, ctx):
     await asyncio.sleep(task.get("seconds", 30))
     return 1.0
 
+def litter(task, ctx):
+    import subprocess
+    subprocess.Popen(["sleep", "600"])
+    os._exit(9)
+
 def deadly(task, ctx):
     if task.get("deadly"):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -117,6 +122,40 @@ async def test_a_task_that_kills_its_workers_fails_alone(store: Store, agents: P
     assert ended[deadly.rollout_id].status is RolloutStatus.FAILED
     assert ended[deadly.rollout_id].failure.boundary.is_infrastructure  # type: ignore[union-attr]
     assert all(ended[rollout.rollout_id].status is RolloutStatus.SUCCEEDED for rollout in others)
+
+
+async def test_what_a_dead_worker_has_started_ends_with_it(store: Store, agents: Path):
+    rollout = await store.enqueue_rollout({}, config=RolloutConfig(max_attempts=1))
+    supervisor = supervise(store, "some_agents:litter", scale=1)
+
+    await until_ended(store, supervisor, [rollout.rollout_id])
+
+    (attempt,) = await store.query_attempts(rollout.rollout_id)
+    assert attempt.failure is not None
+    assert "exited with code 9" in attempt.failure.message
+    group = attempt.worker_id.rpartition(":")[2]
+    members = [pid for pid in Path("/proc").glob("[0-9]*") if _process_group(pid) == group]
+    assert members == []
+
+
+def _process_group(process: Path) -> str:
+    """The group of a process that is alive: one that init has not buried yet is not."""
+    try:
+        state, _, group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
+    except OSError:
+        return ""
+    return "" if state == "Z" else group
+
+
+async def test_a_run_that_is_cancelled_leaves_no_worker(store: Store, agents: Path):
+    for delay in (0.0, 0.01, 0.05, 0.3):
+        supervisor = supervise(store, "some_agents:slow", scale=3)
+        run = asyncio.create_task(supervisor.run())
+        await asyncio.sleep(delay)
+        run.cancel()
+        await asyncio.wait([run], timeout=10)
+        assert run.cancelled()
+        assert supervisor.workers == ()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The SQLite engine against the memory engine: the same calls at the same moments, and nobody can tell them apart."""
 
 import asyncio
-import dataclasses
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -9,6 +8,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from outrider.core.attempt import Failure, LostLease
 from outrider.core.errors import Boundary, OutriderError
@@ -227,9 +228,8 @@ def _plain(value: Any, names: Names) -> Any:
     if isinstance(value, OutriderError):
         facts = {name: fact for name, fact in vars(value).items() if not name.startswith("_")}
         return type(value).__name__, _plain(facts, names)
-    if dataclasses.is_dataclass(value):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return type(value).__name__, _plain(fields, names)
+    if isinstance(value, Struct):
+        return type(value).__name__, _plain(asdict(value), names)
     if isinstance(value, Mapping):
         return {key: _plain(item, names) for key, item in value.items()}
     if isinstance(value, tuple):

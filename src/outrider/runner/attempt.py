@@ -33,6 +33,7 @@ from outrider.core.errors import (
 from outrider.core.event import EventKind
 from outrider.core.rollout import AttemptedRollout
 from outrider.core.status import AttemptStatus
+from outrider.core.tasks import uninterrupted
 from outrider.store import Store
 
 R = TypeVar("R")
@@ -165,18 +166,14 @@ class AttemptRun:
     async def _close(self, episode: Episode) -> None:
         """Close the episode even while being cancelled. What goes wrong here is recorded and changes no result."""
         self._context.stop()
-        closing = asyncio.ensure_future(self._staged(Stage.CLOSE, episode.close(self._context)))
-        interrupted: asyncio.CancelledError | None = None
-        while not closing.done():
-            try:
-                await asyncio.wait([closing])
-            except asyncio.CancelledError as exc:
-                interrupted = exc
-        if (error := closing.exception()) is not None:
-            _log.warning("rollout %s: %s", self.claimed.rollout_id, error)
-            self._context.log(f"close failed: {error}")
-        if interrupted is not None:
-            raise interrupted
+        await uninterrupted(self._closed(episode))
+
+    async def _closed(self, episode: Episode) -> None:
+        try:
+            await self._staged(Stage.CLOSE, episode.close(self._context))
+        except AttemptError as exc:
+            _log.warning("rollout %s: %s", self.claimed.rollout_id, exc)
+            self._context.log(f"close failed: {exc}")
 
     async def _finish(self, status: AttemptStatus, reward: float | None, failure: Failure | None) -> AttemptStatus:
         attempt = self.claimed.attempt

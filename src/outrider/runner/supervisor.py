@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from outrider.core.clock import Clock, SystemClock, sleep
-from outrider.core.errors import InvalidInput, OutriderError, StoreError, WorkersFailed
+from outrider.core.errors import InvalidInput, StoreError, WorkersFailed
 from outrider.core.status import LIVE, QUEUED
+from outrider.core.tasks import uninterrupted
 from outrider.runner.worker import LineHandler, ProcessWorker, RunningWorker, TaskWorker, WorkerSpec
 from outrider.store import Statistics, Store
 
@@ -94,6 +95,8 @@ class Supervisor:
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._leaving: set[int] = set()
         self._draining = asyncio.Event()
+        self._killed = False
+        self._failure: BaseException | None = None
         self.n_deaths = 0
 
     @property
@@ -107,47 +110,57 @@ class Supervisor:
 
     def kill(self) -> None:
         """End every worker at once. What they ran is retried elsewhere."""
+        self._killed = True
         self._draining.set()
         for worker in self._workers.values():
             worker.kill()
 
     async def run(self) -> None:
         """Keep workers until all have ended by themselves or `drain` or `kill` is called."""
+        scaling = asyncio.create_task(self._follow_queue(), name="follow the queue")
+        scaling.add_done_callback(self._note_failure)
         try:
-            async with asyncio.TaskGroup() as group:
-                scaling = group.create_task(self._follow_queue(group))
-                await self._until_all_ended(scaling)
-                scaling.cancel()
-        except ExceptionGroup as group_error:
-            raise _cause(group_error) from group_error
+            if not self._scale.is_fixed:
+                await self._draining.wait()
+            await self._until_gone(scaling)
         finally:
             self.kill()
+            scaling.cancel()
+            await uninterrupted(self._until_gone(scaling))
+        if self._failure is not None:
+            raise self._failure
 
-    async def _until_all_ended(self, scaling: "asyncio.Task[None]") -> None:
-        if self._scale.is_fixed:
+    async def _until_gone(self, scaling: "asyncio.Task[None]") -> None:
+        if self._scale.is_fixed or self._draining.is_set():
             await asyncio.wait([scaling])
-            while running := [task for task in self._slots.values() if not task.done()]:
-                await asyncio.wait(running)
-        else:
-            await self._draining.wait()
+        while self._slots:
+            await asyncio.wait(self._slots.values())
 
-    async def _follow_queue(self, group: asyncio.TaskGroup) -> None:
+    def _note_failure(self, task: "asyncio.Task[None]") -> None:
+        """The first thing that goes wrong ends the run."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error
+            self.kill()
+
+    async def _follow_queue(self) -> None:
         if self._scale.is_fixed:
-            self._grow_to(self._scale.maximum, group)
+            self._grow_to(self._scale.maximum)
             return
         while not self._draining.is_set():
             wanted = self._scale.wanted(await self._store.statistics())
             staying = [index for index in self._slots if index not in self._leaving]
-            self._grow_to(wanted, group)
+            self._grow_to(wanted)
             self._let_go(sorted(staying)[wanted:])
             await sleep(self._clock, SCALE_SECONDS)
 
-    def _grow_to(self, wanted: int, group: asyncio.TaskGroup) -> None:
+    def _grow_to(self, wanted: int) -> None:
         for index in count():
             if len(self._slots) - len(self._leaving) >= wanted:
                 return
             if index not in self._slots:
-                self._slots[index] = group.create_task(self._keep(index), name=f"keep worker {index}")
+                task = asyncio.create_task(self._keep(index), name=f"keep worker {index}")
+                task.add_done_callback(self._note_failure)
+                self._slots[index] = task
 
     def _let_go(self, indices: Iterable[int]) -> None:
         for index in indices:
@@ -178,7 +191,9 @@ class Supervisor:
         self._on_line(f"🚀 Starting Worker-{index}...")
         worker = await self._launcher(replace(self._spec, index=index))
         self._workers[index] = worker
-        if index in self._leaving:
+        if self._killed:
+            worker.kill()
+        elif index in self._leaving:
             worker.drain()
         try:
             ended = await worker.wait()
@@ -200,11 +215,3 @@ class Supervisor:
             _log.warning("cannot take the leases of %s away, they will expire: %s", worker_id, exc)
             revoked = ()
         self._on_line(f"💀 Worker-{index} ({worker_id}) {description}; {len(revoked)} of its rollouts go back")
-
-
-def _cause(group: ExceptionGroup) -> Exception:
-    """The first error of ours in a group, which tells the user more than the group does; else the group itself."""
-    error: Exception = group.subgroup(OutriderError) or group
-    while isinstance(error, ExceptionGroup) and error is not group:
-        error = error.exceptions[0]
-    return error

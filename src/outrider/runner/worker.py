@@ -5,9 +5,12 @@ it dies, the input ends and the worker drains. So no worker outlives its supervi
 """
 
 import asyncio
+import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,7 +20,11 @@ from outrider.core.rollout import AttemptedRollout
 from outrider.runner.runner import Runner, RunnerConfig, worker_id_of
 from outrider.store import Store
 
+STDIN, STDOUT, STDERR = range(3)
 INPUT_CHARACTERS = 200
+LAST_WORDS_SECONDS = 1.0
+"""How long to listen to a worker that has ended, in case something it started still holds its output open."""
+
 EXIT_INVALID = 2
 """The exit code of a worker that was given something it cannot use; starting it again would not help."""
 
@@ -86,50 +93,62 @@ class TaskWorker:
         self._task.cancel()
 
 
+class _Ears(asyncio.SubprocessProtocol):
+    """Hears what a worker process says, and that it has ended."""
+
+    def __init__(self, on_line: LineHandler) -> None:
+        self._on_line = on_line
+        self._unfinished = {STDOUT: b"", STDERR: b""}
+        self.last_words: deque[str] = deque(maxlen=10)
+        self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        *lines, self._unfinished[fd] = (self._unfinished[fd] + data).split(b"\n")
+        for line in lines:
+            text = line.decode(errors="replace")
+            if fd == STDERR:
+                self.last_words.append(text)
+            self._on_line(text)
+
+    def process_exited(self) -> None:
+        self.exited.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
+        self.silent.set_result(None)
+
+
 class ProcessWorker:
     """A worker as a process of its own, outside the terminal's process group: only its supervisor signals it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, index: int, on_line: LineHandler) -> None:
-        self._process = process
-        self._index = index
-        self._on_line = on_line
-        self._last_words: list[str] = []
+    def __init__(self, transport: asyncio.SubprocessTransport, ears: _Ears, index: int) -> None:
+        self._transport = transport
+        self._ears = ears
+        self.pid = transport.get_pid()
+        self.worker_id = worker_id_of(index, self.pid)
 
     @classmethod
     async def start(cls, spec: WorkerSpec, on_line: LineHandler) -> "ProcessWorker":
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "outrider.runner.process",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            limit=1 << 24,
+        command = (sys.executable, "-m", "outrider.runner.process")
+        transport, ears = await asyncio.get_running_loop().subprocess_exec(
+            lambda: _Ears(on_line), *command, start_new_session=True
         )
-        worker = cls(process, spec.index, on_line)
         record = wire.to_record(spec)
-        assert process.stdin is not None
-        process.stdin.write(len(record).to_bytes(4) + record)
-        return worker
-
-    @property
-    def worker_id(self) -> str:
-        return worker_id_of(self._index, self._process.pid)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        orders = transport.get_pipe_transport(STDIN)
+        assert isinstance(orders, asyncio.WriteTransport)
+        orders.write(len(record).to_bytes(4) + record)
+        return cls(transport, ears, spec.index)
 
     async def wait(self) -> WorkerExit:
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._relay(self._process.stdout, keep=False))
-            group.create_task(self._relay(self._process.stderr, keep=True))
-            code = await self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        """The end of the process itself: something it started may hold its output open for longer."""
+        try:
+            await asyncio.wait([self._ears.exited])
+            self._end_leftovers()
+            await asyncio.wait([self._ears.silent], timeout=LAST_WORDS_SECONDS)
+        finally:
+            self._transport.close()
+        code = self._transport.get_returncode()
+        assert code is not None
         return WorkerExit(failed=code != 0, description=self._describe(code), invalid=code == EXIT_INVALID)
 
     def drain(self) -> None:
@@ -139,22 +158,20 @@ class ProcessWorker:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._process.returncode is None:
-            self._process.send_signal(number)
+        with suppress(ProcessLookupError):
+            self._transport.send_signal(number)
 
-    async def _relay(self, stream: asyncio.StreamReader, *, keep: bool) -> None:
-        async for raw in stream:
-            line = raw.decode(errors="replace").rstrip("\n")
-            if keep:
-                self._last_words = [*self._last_words[-9:], line]
-            self._on_line(line)
+    def _end_leftovers(self) -> None:
+        """What an agent has started and left behind ends with its worker: they are one process group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _describe(self, code: int) -> str:
         if code == 0:
             return "ended"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
-        return "\n".join([f"exited with code {code}", *self._last_words])
+        return "\n".join([f"exited with code {code}", *self._ears.last_words])
 
 
 def new_runner(store: Store, spec: WorkerSpec, on_line: LineHandler) -> Runner:

@@ -357,14 +357,16 @@ class MemorySteps:
     def _repeated(self, report: Report) -> Attempt:
         """The ended attempt, if this report is the one that ended it, sent again."""
         attempt = self._ended_attempts.get(report.attempt_id)
-        if attempt is None or report.signal is None or attempt.rollout_id != report.rollout_id:
-            raise self._lease_lost(report)
-        if (attempt.status, attempt.reward) != (ATTEMPT_AFTER[report.signal], report.reward):
+        sent = None if report.signal is None else (report.rollout_id, ATTEMPT_AFTER[report.signal], report.reward)
+        if attempt is None or sent != (attempt.rollout_id, attempt.status, attempt.reward):
             raise self._lease_lost(report)
         return attempt
 
     def _lease_lost(self, report: Report) -> LeaseLost:
-        return LeaseLost(report.rollout_id, report.attempt_id, self._end_of(report.attempt_id))
+        attempt = self._ended_attempts.get(report.attempt_id)
+        ours = attempt is not None and attempt.rollout_id == report.rollout_id
+        reason = self._end_of(report.attempt_id) if ours else "no such attempt"
+        return LeaseLost(report.rollout_id, report.attempt_id, reason)
 
     def _end_of(self, attempt_id: str) -> str:
         attempt = self._ended_attempts.get(attempt_id)

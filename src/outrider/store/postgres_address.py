@@ -1,7 +1,7 @@
 """Where a PostgreSQL store lies: the URL taken apart, connections to it, and its errors in words, without passwords."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from outrider.core.errors import InvalidInput, OutriderError, StoreUnavailable
@@ -27,7 +27,7 @@ READ_PLANS: dict[str, str] = {}
 class Address:
     """`shown` is the URL as it may stand in a message."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     schema: str
     shown: str
 
@@ -43,7 +43,7 @@ class Address:
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
             server_settings={
-                "search_path": self.schema,
+                "search_path": f'"{self.schema}"',
                 "application_name": self.channel,
                 "default_transaction_isolation": "read committed",
                 "idle_in_transaction_session_timeout": f"{COMMAND_SECONDS:g}s",

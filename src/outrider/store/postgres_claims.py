@@ -84,10 +84,17 @@ class Claims:
 
     async def carry_out(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
         """What each of these claims, all with the same key, has got."""
+        if claims[0].request_id is None:
+            return await self._share(claims, new_id("rq"))
+        # The same request, sent again before it was answered: one claim, and one answer for all.
+        found = await self._recall(claims[0].request_id, claims[0].worker_id)
+        if not found:
+            (found,) = await self._share(claims[:1], claims[0].request_id)
+        return [found] * len(claims)
+
+    async def _share(self, claims: Sequence[Claim], request_id: str) -> list[tuple[AttemptedRollout, ...]]:
+        """Claim for all of them under one request id, and give each its share."""
         first = claims[0]
-        if first.request_id is not None and (found := await self._recall(first.request_id, first.worker_id)):
-            return [found]
-        request_id = first.request_id or new_id("rq")
         shares: list[list[AttemptedRollout]] = [[] for _ in claims]
         takers = chain.from_iterable(repeat(index, claim.limit) for index, claim in enumerate(claims))
         n_taken = 0
@@ -95,9 +102,12 @@ class Claims:
             worker_ids = [claims[index].worker_id for index in slice_of_takers]
             ask = _Ask(request_id, n_taken, [new_id("at") for _ in slice_of_takers], worker_ids)
             taken = await self._take(ask, first)
-            for index, attempt_id in zip(slice_of_takers, ask.attempt_ids, strict=True):
-                if attempt_id in taken:
-                    shares[index].append(taken[attempt_id])
+            if first.request_id is not None:
+                shares[0] += taken.values()  # perhaps what another process claimed by the same request a moment ago
+            else:
+                for index, attempt_id in zip(slice_of_takers, ask.attempt_ids, strict=True):
+                    if attempt_id in taken:
+                        shares[index].append(taken[attempt_id])
             n_taken += len(taken)
             if len(taken) < len(slice_of_takers):
                 break

@@ -7,7 +7,7 @@ failed) does not change.
 
 from outrider.store.rows import Current
 
-REMEMBERED = 100_000
+REMEMBERED = 50_000
 
 
 class Held:

@@ -2,8 +2,8 @@
 
 Invariants:
 - A step that failed for a reason that may pass is repeated on a fresh connection for `RETRY_SECONDS`, then given up.
-- `run` tells the step that it is a repetition, since its first run may have been committed; `transact` asks the server
-  for the fate of a transaction whose commit was not confirmed, and repeats only what was not carried out.
+- `run` tells the step that it is a repetition, since its first run may have been committed; `transact` finds out
+  whether a transaction whose commit was not confirmed was committed, and repeats only what was not.
 - A connection on which anything unusual happened is not used again.
 """
 
@@ -17,7 +17,7 @@ from typing import TypeVar
 from outrider.core.errors import OutriderError, StoreError
 from outrider.store.postgres_address import explained
 from outrider.store.postgres_driver import LOST, Link, asyncpg
-from outrider.store.postgres_queries import SQL
+from outrider.store.postgres_receipts import Receipt, Receipts
 
 R = TypeVar("R")
 
@@ -35,6 +35,7 @@ class Links:
         self._shown = shown
         self._free = asyncio.Semaphore(size)
         self._idle: list[Link] = []
+        self._receipts = Receipts()
         self._pid = os.getpid()
         self._closed = False
 
@@ -85,18 +86,18 @@ class Links:
 
     async def transact(self, step: Callable[[Link], Awaitable[R]]) -> R:
         """Carry out a step of several statements in one transaction, exactly once."""
-        unconfirmed: tuple[str, R] | None = None
+        unconfirmed: tuple[Receipt, R] | None = None
 
         async def once() -> R:
             nonlocal unconfirmed
             async with self._link() as link:
-                if unconfirmed is not None and await _committed(link, unconfirmed[0]):
+                if unconfirmed is not None and await self._receipts.stands(link, unconfirmed[0]):
                     return unconfirmed[1]
                 unconfirmed = None
+                await self._receipts.open(link)
                 async with link.transaction():
                     result = await step(link)
-                    if (name := await link.fetchval(SQL["transaction_id"])) is not None:
-                        unconfirmed = name, result
+                    unconfirmed = await self._receipts.write(link), result
                 return result
 
         return await self._carried_out(once)
@@ -159,14 +160,3 @@ async def let_go(link: Link) -> None:
         await link.close(timeout=CLOSE_SECONDS)
     except (*LOST, asyncpg.PostgresError):
         link.terminate()
-
-
-async def _committed(link: Link, transaction: str) -> bool:
-    """Whether the transaction was carried out, once the server knows."""
-    try:
-        fate = await link.fetchval(SQL["transaction_fate"], transaction)
-    except asyncpg.InvalidParameterValueError:  # the server crashed before it wrote that such a transaction began
-        return False
-    if fate == "in progress":
-        raise asyncpg.ConnectionDoesNotExistError("a transaction is still in progress on a connection that was lost")
-    return bool(fate == "committed")

@@ -142,7 +142,9 @@ class Reports:
         outcomes: Outcomes = {}
         for report in reports:
             row = ended.get(report.attempt_id)
-            if row is not None and report.signal is not None and row[0] == report.rollout_id:
+            if row is not None and row[0] != report.rollout_id:
+                row = None
+            if row is not None and report.signal is not None:
                 attempt = rows.attempt_of(row[0], row[1:])
                 if (attempt.status, attempt.reward) == (ATTEMPT_AFTER[report.signal], report.reward):
                     outcomes[report.rollout_id] = attempt, 0

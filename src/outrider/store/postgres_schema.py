@@ -31,7 +31,7 @@ async def migrate(link: Link, address: Address) -> None:
 async def _bring_up_to_date(link: Link, address: Address) -> None:
     steps = migrations("postgres")
     if not await link.fetchval("SELECT to_regnamespace($1) IS NOT NULL", address.schema):
-        await link.execute(f"CREATE SCHEMA {address.schema}")
+        await link.execute(f'CREATE SCHEMA "{address.schema}"')
     version = await _version(link, address)
     if version == 0:
         await link.execute("CREATE TABLE schema_version (version integer NOT NULL)")

@@ -58,7 +58,11 @@ class SqliteStore(LeasedStore):
         self._reader = SqliteThread(
             f"read {self._path.name}", open_desk=self._open_reader, begin="BEGIN", busy_seconds=BUSY_SECONDS
         )
-        await self._reader.start()
+        try:
+            await self._reader.start()
+        except BaseException:
+            await self._writer.stop()
+            raise
 
     def _open_writer(self) -> SqliteSteps:
         connection = connect(self._path, synchronous=self._synchronous, create=self._create, migrate=True)
@@ -84,7 +88,14 @@ class SqliteStore(LeasedStore):
         return await self._write(lambda steps: steps.enqueue(new))
 
     async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
-        claimed: tuple[AttemptedRollout, ...] = await self._writer.submit(claim, orphaned=self._hand_back)
+        future = self._writer.submit(claim, orphaned=self._hand_back)
+        try:
+            claimed: tuple[AttemptedRollout, ...] = await future
+        except asyncio.CancelledError:
+            # Cancelled between the answer and this task's next turn, the caller does not see the answer either.
+            if not future.cancelled() and future.exception() is None:
+                self._hand_back(future.result())
+            raise
         return claimed
 
     def _hand_back(self, claimed: tuple[AttemptedRollout, ...]) -> None:

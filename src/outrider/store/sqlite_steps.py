@@ -102,11 +102,14 @@ class SqliteSteps:
         return rows.attempted_of(row[1:], rows.live_attempt(current))
 
     def claim_all(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
-        """What each claim gets: those with the same filter share one look at the queue."""
+        """What each claim gets: those with the same filter share one look at the queue, those repeated its answer."""
         answers: dict[int, tuple[AttemptedRollout, ...]] = {}
         waiting: dict[Any, list[int]] = {}
+        first_of = {claim.request_id: place for place, claim in reversed(list(enumerate(claims)))}
         for place, claim in enumerate(claims):
             self._see_worker(claim.worker_id)
+            if claim.request_id is not None and first_of[claim.request_id] != place:
+                continue
             held = () if claim.request_id is None else self._claimed_by_request(claim.request_id)
             if held:
                 answers[place] = held
@@ -117,7 +120,9 @@ class SqliteSteps:
             for place in places:
                 taken = [(row, claims[place]) for row in islice(heads, claims[place].limit)]
                 answers[place] = tuple(self._claim_rows(taken))
-        return [answers[place] for place in range(len(claims))]
+        return [
+            answers[place if place in answers else first_of[claim.request_id]] for place, claim in enumerate(claims)
+        ]
 
     def report_all(self, reports: Sequence[Report]) -> list[Attempt | OutriderError]:
         """Fenced writes; repeating one that was carried out returns what it returned then."""
@@ -332,6 +337,7 @@ def _attempt_id(seq: int, sequence_id: int) -> str:
 
 def _seq_of(attempt_id: str) -> int | None:
     try:
-        return int(attempt_id.split("-")[1], 16)
+        seq = int(attempt_id.split("-")[1], 16)
     except (IndexError, ValueError):
         return None
+    return seq if abs(seq) < 1 << 63 else None

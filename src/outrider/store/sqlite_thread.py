@@ -134,7 +134,7 @@ class SqliteThread:
     def _outcomes(self, desk: Desk, calls: list[Any], afterwards: list[Callable[[], None]]) -> list[Any]:
         try:
             outcomes = self._transact(desk, calls)
-        except (sqlite3.Error, TornCall, StoreUnavailable) as exc:
+        except Exception as exc:  # noqa: BLE001 raised again in the caller of `submit`: the thread must live on
             if len(calls) > 1 and not isinstance(exc, StoreUnavailable):
                 return [self._outcomes(desk, [call], afterwards)[0] for call in calls]
             return [_explain(exc)] * len(calls)

@@ -3,15 +3,14 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from outrider.core.errors import InvalidInput, StoreError, StoreUnavailable
-from outrider.store.sqlite_thread import BATCH, SqliteThread
+from outrider.store.sqlite_thread import BATCH, SqliteThread, carry_out_each
 from processes import line, output_of, program, tell
-
-Thread = SqliteThread[sqlite3.Connection]
 
 
 @pytest.fixture
@@ -24,21 +23,31 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def thread(path: Path) -> AsyncIterator[Thread]:
+async def thread(path: Path) -> AsyncIterator[SqliteThread]:
     thread = new_thread(path)
     await thread.start()
     yield thread
     await thread.stop()
 
 
-def new_thread(path: Path, busy_seconds: float = 10.0) -> Thread:
-    def connect() -> tuple[sqlite3.Connection, sqlite3.Connection]:
-        connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
-        return connection, connection
+class Desk:
+    """Calls are functions of the connection."""
 
-    return SqliteThread(
-        "test", connect=connect, begin="BEGIN IMMEDIATE", busy_seconds=busy_seconds, after_commit=lambda _: None
-    )
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def carry_out(self, calls):
+        return carry_out_each(self.connection, [partial(call, self.connection) for call in calls])
+
+    def committed(self) -> None:
+        return None
+
+
+def new_thread(path: Path, busy_seconds: float = 10.0) -> SqliteThread:
+    def open_desk() -> Desk:
+        return Desk(sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False))
+
+    return SqliteThread("test", open_desk=open_desk, begin="BEGIN IMMEDIATE", busy_seconds=busy_seconds)
 
 
 def insert(n: int):
@@ -65,7 +74,7 @@ def refuse(_: sqlite3.Connection) -> None:
     raise InvalidInput("refused before anything was written")
 
 
-async def in_one_batch(thread: Thread, *operations) -> list:
+async def in_one_batch(thread: SqliteThread, *operations) -> list:
     """The outcomes of operations that the thread finds all at once when it looks."""
     go = threading.Event()
     first = thread.submit(lambda _: go.wait(10))
@@ -76,7 +85,7 @@ async def in_one_batch(thread: Thread, *operations) -> list:
     return await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10)
 
 
-async def test_one_failing_operation_harms_no_neighbour(thread: Thread):
+async def test_one_failing_operation_harms_no_neighbour(thread: SqliteThread):
     outcomes = await in_one_batch(
         thread,
         insert(1),
@@ -94,7 +103,7 @@ async def test_one_failing_operation_harms_no_neighbour(thread: Thread):
     assert await thread.submit(numbers) == [1, 2, 4, 7]
 
 
-async def test_a_torn_operation_alone_is_rolled_back(thread: Thread):
+async def test_a_torn_operation_alone_is_rolled_back(thread: SqliteThread):
     with pytest.raises(InvalidInput, match="torn"):
         await thread.submit(then_raise(insert(1), InvalidInput("torn")))
     with pytest.raises(StoreUnavailable, match="nothing was changed"):
@@ -102,15 +111,25 @@ async def test_a_torn_operation_alone_is_rolled_back(thread: Thread):
     assert await thread.submit(numbers) == []
 
 
-async def test_more_operations_than_a_batch_holds_are_all_carried_out(thread: Thread):
+async def test_more_operations_than_a_batch_holds_are_all_carried_out(thread: SqliteThread):
     outcomes = await in_one_batch(thread, *(insert(n) for n in range(3 * BATCH + 5)))
     assert outcomes == list(range(3 * BATCH + 5))
 
 
-async def test_an_operation_is_carried_out_even_if_its_caller_is_cancelled(thread: Thread):
+async def test_an_operation_is_carried_out_even_if_its_caller_is_cancelled(thread: SqliteThread):
     future = thread.submit(insert(1))
     future.cancel()
     assert await thread.submit(numbers) == [1]
+
+
+async def test_the_result_of_a_cancelled_call_goes_to_who_takes_care_of_it(thread: SqliteThread):
+    orphans = []
+    future = thread.submit(insert(1), orphaned=orphans.append)
+    future.cancel()
+    failed = thread.submit(refuse, orphaned=orphans.append)
+    failed.cancel()
+    await thread.submit(insert(2), orphaned=orphans.append)
+    assert orphans == [1]
 
 
 async def test_stopping_carries_out_what_was_asked_before(path: Path):

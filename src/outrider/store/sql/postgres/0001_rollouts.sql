@@ -89,6 +89,13 @@ CREATE TABLE resources (
     created_at double precision NOT NULL
 );
 
+-- One row a connection: the number of its latest transaction, so that a commit whose reply was lost can be found out.
+CREATE TABLE receipts (
+    receipt_id text   COLLATE "C" PRIMARY KEY,
+    number     bigint NOT NULL DEFAULT 0,
+    written_at timestamptz NOT NULL DEFAULT now()
+);
+
 -- The end of the feed. Its one row is locked from the moment a place is given until that is committed, so that places
 -- become visible in their order and without a gap.
 CREATE TABLE feed (last bigint NOT NULL);

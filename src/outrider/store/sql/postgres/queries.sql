@@ -14,13 +14,18 @@ SELECT version FROM schema_version
 -- One process at a time brings a schema up to date.
 SELECT pg_advisory_xact_lock(hashtextextended($1, 0))
 
--- name: transaction_id
--- The name of this transaction if it has written anything, by which its fate can be asked for when its reply is lost.
-SELECT pg_current_xact_id_if_assigned()::text
+-- name: open_receipt
+-- A row for a new connection; those of connections long gone are cleared away.
+WITH cleared AS (DELETE FROM receipts WHERE written_at < now() - interval '1 day')
+INSERT INTO receipts (receipt_id) VALUES ($1)
 
--- name: transaction_fate
--- Whether that transaction was committed, aborted, or is still in progress.
-SELECT pg_xact_status($1::text::xid8)
+-- name: write_receipt
+-- The number of a connection's latest transaction.
+UPDATE receipts SET number = $2, written_at = now() WHERE receipt_id = $1 RETURNING number
+
+-- name: receipt
+-- That number, unless the transaction that writes the next one has not ended.
+SELECT number FROM receipts WHERE receipt_id = $1 FOR UPDATE NOWAIT
 
 -- name: notify
 -- Wake those who listen, once this is committed.

@@ -1,0 +1,54 @@
+"""Receipts: how to learn whether a transaction was committed when the reply to its commit is lost.
+
+Every connection has a row of its own, and every transaction on it writes its number there. Whether that number stands
+tells whether the transaction was committed, through any crash; the server's own numbers of transactions can be given
+again after one.
+"""
+
+from dataclasses import dataclass
+from itertools import count
+from weakref import WeakKeyDictionary
+
+from outrider.core.ids import new_id
+from outrider.store.postgres_driver import Link, asyncpg
+from outrider.store.postgres_queries import SQL
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One transaction of one connection."""
+
+    receipt_id: str
+    number: int
+
+
+class Receipts:
+    """The receipts of one process's connections."""
+
+    def __init__(self) -> None:
+        self._ids: WeakKeyDictionary[Link, str] = WeakKeyDictionary()
+        self._numbers = count(1)
+
+    async def open(self, link: Link) -> None:
+        """Give the connection its row, before its first transaction begins."""
+        if link not in self._ids:
+            receipt_id = new_id("rc")
+            await link.execute(SQL["open_receipt"], receipt_id)
+            self._ids[link] = receipt_id
+
+    async def write(self, link: Link) -> Receipt:
+        """Number the transaction under way, as its last statement."""
+        receipt = Receipt(self._ids[link], next(self._numbers))
+        if await link.fetchval(SQL["write_receipt"], receipt.receipt_id, receipt.number) is None:
+            del self._ids[link]
+            raise asyncpg.TransactionRollbackError("the receipt of a connection that was idle for long is gone")
+        return receipt
+
+    @staticmethod
+    async def stands(link: Link, receipt: Receipt) -> bool:
+        """Whether the transaction was committed; raises what may pass while it is still under way elsewhere."""
+        try:
+            number = await link.fetchval(SQL["receipt"], receipt.receipt_id)
+        except asyncpg.LockNotAvailableError as exc:
+            raise asyncpg.TransactionRollbackError("a lost connection has not ended its transaction yet") from exc
+        return bool(number == receipt.number)

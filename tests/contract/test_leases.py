@@ -73,6 +73,16 @@ async def test_a_thousand_leases_expire_together(store: Store, clock: FakeClock)
     assert (await store.statistics()).rollouts[RolloutStatus.FAILED] == 1000
 
 
+async def test_leases_that_have_ended_are_taken_in_the_order_they_were_due(store: Store, clock: FakeClock):
+    seconds = [7, 3, 9, 5]
+    for n in seconds:
+        await store.start_rollout(n, worker_id="w", config=RolloutConfig(unresponsive_seconds=n, max_attempts=1))
+    await clock.advance(10)
+    ended = await store.wait_for_rollouts([rollout.rollout_id for rollout in await store.query_rollouts()])
+    assert [rollout.input for rollout in ended] == seconds
+    assert [rollout.input for rollout in (await store.finished_after()).items] == sorted(seconds)
+
+
 async def test_a_lease_granted_while_others_are_long_expires_in_time(store: Store, clock: FakeClock):
     await enqueue_and_claim(store, "long", config=lease(3600))
     short = await enqueue_and_claim(store, "short", config=lease(2))

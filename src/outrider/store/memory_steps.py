@@ -114,14 +114,12 @@ class MemorySteps:
     def start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
         """Enqueue and claim; repeated with the same id it returns the attempt that the first call began."""
         row = self._by_id.get(new.rollout_id)
-        if row is None:
-            self._see_worker(worker_id)
-            claim = Claim(worker_id=worker_id, limit=1, tags=None, mode=None, request_id=None)
-            return self._claim_row(self._insert(new, self._clock.time()), claim)
-        self._repetition(new)
-        if row.expires_at is None or row.worker_id != worker_id:
+        if row is not None and self._repetition(new) and (row.expires_at is None or row.worker_id != worker_id):
             raise RolloutConflict(new.rollout_id)
         self._see_worker(worker_id)
+        if row is None:
+            claim = Claim(worker_id=worker_id, limit=1, tags=None, mode=None, request_id=None)
+            return self._claim_row(self._insert(new, self._clock.time()), claim)
         return rows.attempted_of(row.columns, rows.live_attempt(row.current))
 
     def claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
@@ -364,8 +362,7 @@ class MemorySteps:
 
     def _lease_lost(self, report: Report) -> LeaseLost:
         attempt = self._ended_attempts.get(report.attempt_id)
-        ours = attempt is not None and attempt.rollout_id == report.rollout_id
-        reason = self._end_of(report.attempt_id) if ours else "no such attempt"
+        reason = str(attempt.status) if attempt and attempt.rollout_id == report.rollout_id else "no such attempt"
         return LeaseLost(report.rollout_id, report.attempt_id, reason)
 
     def _end_of(self, attempt_id: str) -> str:

@@ -1,6 +1,6 @@
 """Database rows as values, the same for both SQL engines: times are unix seconds, payloads msgpack."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,6 +36,12 @@ WORKER_SILENT_SECONDS = 30.0
 
 WORKER_SEEN_EVERY = 1.0
 """A claim notes that its worker was heard of no more often than this, in seconds."""
+
+
+ROLLOUT_STATUS: Mapping[str, RolloutStatus] = {status.value: status for status in RolloutStatus}
+ATTEMPT_STATUS: Mapping[str, AttemptStatus] = {status.value: status for status in AttemptStatus}
+MODE: Mapping[str, Mode] = {mode.value: mode for mode in Mode}
+"""By name; ten times quicker than calling the enum, on every row."""
 
 
 class Current(NamedTuple):
@@ -98,7 +104,7 @@ def attempted_of(row: Sequence[Any], attempt: Attempt) -> AttemptedRollout:
     """A claimed rollout: the row may be the one read before the claim."""
     fields = _rollout_fields(row)
     fields |= {
-        "status": RolloutStatus(attempt.status),
+        "status": ROLLOUT_STATUS[attempt.status],
         "n_attempts": attempt.sequence_id,
         "attempt_id": attempt.attempt_id,
         "worker_id": attempt.worker_id,
@@ -111,8 +117,8 @@ def _rollout_fields(row: Sequence[Any]) -> dict[str, Any]:
     return {
         "rollout_id": row[0],
         "input": wire.decode(row[1]),
-        "status": RolloutStatus(row[2]),
-        "mode": Mode(row[3]),
+        "status": ROLLOUT_STATUS[row[2]],
+        "mode": MODE[row[3]],
         "tag": row[4],
         "seed": row[5],
         "group_id": row[6],
@@ -137,7 +143,7 @@ def attempt_of(rollout_id: str, row: Sequence[Any]) -> Attempt:
         attempt_id=row[0],
         sequence_id=row[1],
         worker_id=row[2],
-        status=AttemptStatus(row[3]),
+        status=ATTEMPT_STATUS[row[3]],
         started_at=utc(row[4]),
         last_heartbeat_at=utc(row[5]),
         ended_at=utc(row[6]),
@@ -154,7 +160,7 @@ def live_attempt(current: Current) -> Attempt:
         attempt_id=current.attempt_id,
         sequence_id=current.n_attempts,
         worker_id=current.worker_id,
-        status=AttemptStatus(current.status),
+        status=ATTEMPT_STATUS[current.status],
         started_at=utc(current.started_at),
         last_heartbeat_at=utc(current.heartbeat_at),
         lease_expires_at=None if current.expires_at is None else utc(current.expires_at),

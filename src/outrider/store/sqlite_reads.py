@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -121,6 +121,12 @@ def current(db: sqlite3.Connection, rollout_id: str) -> Current:
     if row is None:
         raise UnknownId("rollout", rollout_id)
     return Current(*row)
+
+
+def currents(db: sqlite3.Connection, rollout_ids: Collection[str]) -> dict[str, Current]:
+    """Those of these rollouts that there are, by id."""
+    found = db.execute(SQL["currents"], (json.dumps(list(rollout_ids)),)) if rollout_ids else ()
+    return {row[1]: Current(*row) for row in found}
 
 
 def workers(db: sqlite3.Connection, now: float) -> tuple[Worker, ...]:

@@ -9,12 +9,12 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock, utc
-from outrider.core.errors import LeaseLost, OutriderError, RolloutConflict
+from outrider.core.errors import LeaseLost, OutriderError, RolloutConflict, UnknownId
 from outrider.core.lifecycle import ATTEMPT_AFTER, Signal, advance
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus
@@ -102,38 +102,38 @@ class SqliteSteps:
         return rows.attempted_of(row[1:], rows.live_attempt(current))
 
     def claim_all(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
-        """What each claim gets: those with the same filter share one look at the queue, those repeated its answer."""
+        """What each claim gets. Those with the same filter share one look at the queue, unless they may be repeated."""
         answers: dict[int, tuple[AttemptedRollout, ...]] = {}
-        waiting: dict[Any, list[int]] = {}
-        first_of = {claim.request_id: place for place, claim in reversed(list(enumerate(claims)))}
+        alike: dict[Any, list[int]] = {}
         for place, claim in enumerate(claims):
             self._see_worker(claim.worker_id)
-            if claim.request_id is not None and first_of[claim.request_id] != place:
-                continue
-            held = () if claim.request_id is None else self._claimed_by_request(claim.request_id)
-            if held:
-                answers[place] = held
+            if claim.request_id is None:
+                alike.setdefault((claim.tags, claim.mode), []).append(place)
             else:
-                waiting.setdefault((claim.tags, claim.mode), []).append(place)
-        for places in waiting.values():
-            heads = iter(self._heads(claims[places[0]], sum(claims[place].limit for place in places)))
-            for place in places:
-                taken = [(row, claims[place]) for row in islice(heads, claims[place].limit)]
-                answers[place] = tuple(self._claim_rows(taken))
-        return [
-            answers[place if place in answers else first_of[claim.request_id]] for place, claim in enumerate(claims)
-        ]
+                answers[place] = self._claimed_by_request(claim.request_id) or self._take([claim])[0]
+        for places in alike.values():
+            answers |= zip(places, self._take([claims[place] for place in places]), strict=True)
+        return [answers[place] for place in range(len(claims))]
+
+    def _take(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
+        """The next rollouts for claims with the same filter, in their order."""
+        heads = self._heads(claims[0], sum(claim.limit for claim in claims))
+        takers = chain.from_iterable(repeat(claim, claim.limit) for claim in claims)
+        claimed = iter(self._claim_rows(list(zip(heads, takers, strict=False))))
+        return [tuple(islice(claimed, claim.limit)) for claim in claims]
 
     def report_all(self, reports: Sequence[Report]) -> list[Attempt | OutriderError]:
         """Fenced writes; repeating one that was carried out returns what it returned then."""
         outcomes: list[Attempt | OutriderError] = []
         moves = _Moves()
+        found = reads.currents(self._db, {report.rollout_id for report in reports})
         for report in reports:
             if report.rollout_id in moves.rollout_ids:
                 self._write(moves)
                 moves = _Moves()
+                found |= reads.currents(self._db, {report.rollout_id})
             try:
-                outcomes.append(self._report(report, moves))
+                outcomes.append(self._report(report, found.get(report.rollout_id), moves))
             except OutriderError as exc:
                 outcomes.append(exc)
         self._write(moves)
@@ -217,6 +217,7 @@ class SqliteSteps:
 
     def _claim_rows(self, taken: Sequence[tuple[Sequence[Any], Claim]]) -> list[AttemptedRollout]:
         now = self._clock.time()
+        claimed_at = utc(now)
         moved, claimed = [], []
         for row, claim in taken:
             attempt_id = _attempt_id(row[0], row[15] + 1)
@@ -228,16 +229,17 @@ class SqliteSteps:
                 sequence_id=row[15] + 1,
                 worker_id=claim.worker_id,
                 status=AttemptStatus.PREPARING,
-                started_at=utc(now),
-                last_heartbeat_at=utc(now),
+                started_at=claimed_at,
+                last_heartbeat_at=claimed_at,
                 lease_expires_at=utc(expires_at),
             )
             claimed.append(rows.attempted_of(row[1:], attempt))
         self._db.executemany(SQL["claim"], moved)
         return claimed
 
-    def _report(self, report: Report, moves: _Moves) -> Attempt:
-        current = reads.current(self._db, report.rollout_id)
+    def _report(self, report: Report, current: Current | None, moves: _Moves) -> Attempt:
+        if current is None:
+            raise UnknownId("rollout", report.rollout_id)
         if not current.held_by(report.attempt_id):
             return self._repeated(current, report)
         worker_id = report.worker_id or current.worker_id
@@ -266,7 +268,7 @@ class SqliteSteps:
 
     def _end(self, current: Current, signal: Signal, outcome: Outcome, now: float, moves: _Moves) -> None:
         """End the attempt that holds the lease, if there is one, and move the rollout on."""
-        status = RolloutStatus(current.status)
+        status = rows.ROLLOUT_STATUS[current.status]
         move = advance(status, signal, n_failures=current.n_failures, config=config_of(current.config))
         failure = failure_record(outcome.failure)
         if move.requeues:

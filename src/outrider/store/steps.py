@@ -212,7 +212,8 @@ def new_report(
     signal = None if status is None else REPORTED.get(member(AttemptStatus, status))
     if status is not None and signal is None:
         raise InvalidInput(f"a worker cannot report {status!r}; it may report {', '.join(REPORTED)}")
-    check_texts(rollout_id=rollout_id, attempt_id=attempt_id)
+    check_id("rollout_id", rollout_id)
+    check_id("attempt_id", attempt_id)
     if error is not None:
         _check_failure(error)
     if first_index is not None:
@@ -246,6 +247,8 @@ def worker_name(worker_id: str | int) -> str:
 
 def check_id(field_name: str, value: str) -> None:
     """Ids are any text of 1 to 512 bytes without NUL; quotes, spaces and other alphabets are fine."""
+    if type(value) is str and value.isascii() and 0 < len(value) <= MAX_ID_BYTES and "\0" not in value:
+        return
     n_bytes = check_text(field_name, value)
     if not 1 <= n_bytes <= MAX_ID_BYTES:
         raise InvalidInput(f"{field_name} must have 1 to {MAX_ID_BYTES} bytes, not {n_bytes}")

@@ -79,6 +79,10 @@ SELECT attempt_id, n_attempts, worker_id, attempt_status, started_at, heartbeat_
 FROM rollouts WHERE seq = ?1 AND attempt_status IS NOT NULL
 ORDER BY 2
 
+-- name: currents
+-- The same, for many.
+SELECT {current} FROM rollouts WHERE rollout_id IN (SELECT value FROM json_each(?))
+
 -- name: current_at
 -- The same, by place.
 SELECT {current} FROM rollouts WHERE seq = ?

@@ -27,8 +27,8 @@ class Recorder:
             self._pending.append(event)
 
     @property
-    def n_pending(self) -> int:
-        return len(self._pending)
+    def has_pending(self) -> bool:
+        return bool(self._pending)
 
     async def flush(self) -> None:
         """Send what is pending. After a failure it stays pending: sending it again changes nothing."""

@@ -83,7 +83,7 @@ class StageLimits:
 
 
 class AttemptRun:
-    """One attempt from its claim to its end. `stage` tells a watcher where it stands."""
+    """One attempt from its claim to its end. `stage` tells where it stands, `ending` how it is about to end."""
 
     def __init__(
         self, claimed: AttemptedRollout, store: Store, episodes: EpisodeFactory, *, clock: Clock, limits: StageLimits
@@ -91,6 +91,8 @@ class AttemptRun:
         self.claimed = claimed
         self.recorder = Recorder(store, claimed.rollout_id, claimed.attempt.attempt_id)
         self.stage = Stage.BOOT
+        self.ending: AttemptStatus | None = None
+        self._said_running = False
         self._store = store
         self._episodes = episodes
         self._clock = clock
@@ -112,6 +114,22 @@ class AttemptRun:
         finally:
             self._context.stop()
 
+    @property
+    def has_news(self) -> bool:
+        return self.ending is None and (self._acts_unsaid or self.recorder.has_pending)
+
+    @property
+    def _acts_unsaid(self) -> bool:
+        return self.stage is Stage.ACT and not self._said_running
+
+    async def report_progress(self) -> None:
+        """Tell the store that the attempt acts, and what has happened since the last time."""
+        if self._acts_unsaid:
+            attempt = self.claimed.attempt
+            await self._store.update_attempt(attempt.rollout_id, attempt.attempt_id, status=AttemptStatus.RUNNING)
+            self._said_running = True
+        await self.recorder.flush()
+
     async def hand_back(self) -> None:
         """Give an unfinished rollout back to the queue; it does not count as a failure."""
         try:
@@ -125,16 +143,11 @@ class AttemptRun:
         try:
             await self._staged(Stage.BOOT, episode.boot(self._context))
             await self._staged(Stage.SETUP, episode.setup(self._context))
-            await self._say_running()
             result = await self._staged(Stage.ACT, episode.act(self._context))
             result = await self._staged(Stage.SCORE, episode.score(self._context, result))
             return self._checked(result)
         finally:
             await self._close(episode)
-
-    async def _say_running(self) -> None:
-        attempt = self.claimed.attempt
-        await self._store.update_attempt(attempt.rollout_id, attempt.attempt_id, status=AttemptStatus.RUNNING)
 
     async def _staged(self, stage: Stage, work: Awaitable[R]) -> R:
         self.stage = stage
@@ -177,6 +190,7 @@ class AttemptRun:
 
     async def _finish(self, status: AttemptStatus, reward: float | None, failure: Failure | None) -> AttemptStatus:
         attempt = self.claimed.attempt
+        self.ending = status
 
         async def write() -> None:
             events, first_index = await self.recorder.rest()

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 LEASE_SECONDS = RolloutConfig().unresponsive_seconds
 HEARTBEATS_PER_LEASE = 3
-FLUSH_SECONDS = 1.0
+PROGRESS_SECONDS = 1.0
 UNAVAILABLE_SECONDS = 1.0
 """The pause before asking a store again that could not be reached."""
 
@@ -152,7 +152,7 @@ class Runner:
     async def _upkeep(self) -> AsyncIterator[None]:
         """Keep leases alive and events flowing for as long as the block lasts."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._keep_leases()), group.create_task(self._flush_events())]
+            tasks = [group.create_task(self._keep_leases()), group.create_task(self._report_progress())]
             try:
                 yield
             finally:
@@ -261,7 +261,9 @@ class Runner:
     def _lose(self, lost: tuple[LostLease, ...]) -> None:
         for lease in lost:
             running = self._running.pop(lease.attempt_id, None)
-            if running is not None and not running.task.done():
+            if running is None or running.attempt.ending == lease.reason:
+                continue  # it is its own end, just written, that took the lease
+            if not running.task.done():
                 _log.warning(
                     "rollout %s: the lease is lost (%s); its attempt is stopped",
                     running.attempt.claimed.rollout_id,
@@ -279,21 +281,22 @@ class Runner:
             )
         )
 
-    async def _flush_events(self) -> None:
+    async def _report_progress(self) -> None:
+        """Now and then, for all attempts at once: most end before they have anything to tell."""
         while True:
-            await sleep(self._clock, FLUSH_SECONDS)
+            await sleep(self._clock, PROGRESS_SECONDS)
             async with asyncio.TaskGroup() as group:
                 for running in tuple(self._running.values()):
-                    if running.attempt.recorder.n_pending:
-                        group.create_task(self._flush(running))
+                    if running.attempt.has_news:
+                        group.create_task(self._report_progress_of(running))
 
-    async def _flush(self, running: _Running) -> None:
+    async def _report_progress_of(self, running: _Running) -> None:
         try:
-            await running.attempt.recorder.flush()
+            await running.attempt.report_progress()
         except LeaseLost as exc:
             self._lose((LostLease(attempt_id=exc.attempt_id, reason=exc.reason),))
         except StoreUnavailable as exc:
-            _log.warning("cannot store events of %s, will try again: %s", running.attempt.claimed.rollout_id, exc)
+            _log.warning("cannot report on %s, will try again: %s", running.attempt.claimed.rollout_id, exc)
 
 
 def _changed(config: RunnerConfig, changes: Mapping[str, Any]) -> RunnerConfig:

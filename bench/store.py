@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baselines import AGENT_LIGHTNING, BaselineMissing
+from cpu_time import tree_cpu_seconds
 from goals import Goal
-from processes import tree_cpu_seconds
 from report import Report, main
 from store_engines import MEMORY, Engine, postgres, sqlite, usable
 from store_engines import SYSTEM as US

@@ -42,9 +42,12 @@ def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]
 
 @pytest.fixture
 async def store(url: str, clock: FakeClock) -> AsyncIterator[Store]:
-    async with no_leaks(), open_store(url, clock=clock) as store:
+    async with no_leaks():
+        store = await open_store(url, clock=clock)
         yield store
-        await check_unless_closed(store)
+        async with asyncio.timeout(60):  # a store that no longer answers fails its test instead of hanging all
+            await check_unless_closed(store)
+            await store.close()
 
 
 async def check_unless_closed(store: Store) -> None:

@@ -174,7 +174,7 @@ async def test_cancels_starts_and_versions_whose_reply_is_lost_happen_once(torn:
 async def test_a_server_that_stays_away_makes_calls_fail_in_the_end(
     postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("outrider.store.postgres_links.RETRY_SECONDS", 0.5)
+    monkeypatch.setattr("outrider.store.postgres.links.RETRY_SECONDS", 0.5)
     async with no_leaks(), open_store(postgres_url) as store:
         await store.enqueue_rollout("before", rollout_id="before")
         postgres_server.stop()

@@ -11,8 +11,8 @@ from outrider.core.clock import SystemClock
 from outrider.core.errors import InvalidInput, LeaseLost, SchemaMismatch, StoreUnavailable
 from outrider.core.rollout import RolloutRequest
 from outrider.store import open_store
-from outrider.store.postgres_address import STEP_PLANS, masked
-from outrider.store.postgres_queries import SQL
+from outrider.store.postgres.address import STEP_PLANS, masked
+from outrider.store.postgres.queries import SQL
 from postgres_load import requests, schema_of, waiting_claim
 from postgres_server import LOCKED_PASSWORD, PostgresServer
 from processes import output_of

@@ -13,8 +13,8 @@ from outrider.core.errors import RolloutConflict
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import RolloutRequest
 from outrider.store import Store, open_store
-from outrider.store.postgres_batcher import Batcher
-from outrider.store.postgres_claims import SPARE_CANDIDATES
+from outrider.store.postgres.batcher import Batcher
+from outrider.store.postgres.claims import SPARE_CANDIDATES
 from outrider.testing import eventually
 from postgres_load import (
     PATIENT,

@@ -44,16 +44,16 @@ def _engine(url: str, clock: Clock, *, create: bool) -> LeasedStore:
     except ValueError as exc:
         raise InvalidInput(f"{url!r} is no store URL: {exc}; give one of {SCHEMES}") from exc
     if parts.scheme == "memory":
-        from outrider.store.memory import MemoryStore
+        from outrider.store.memory.store import MemoryStore
 
         return MemoryStore(url, clock)
     if parts.scheme == "sqlite":
-        from outrider.store.sqlite import SqliteStore
+        from outrider.store.sqlite.store import SqliteStore
 
         path, synchronous = _sqlite_place(url)
         return SqliteStore(url, path, clock=clock, synchronous=synchronous, create=create)
     if parts.scheme in ("postgresql", "postgres"):
-        from outrider.store.postgres import PostgresStore
+        from outrider.store.postgres.store import PostgresStore
 
         return PostgresStore(url, clock)
     raise InvalidInput(f"{url!r} is no store URL; give one of {SCHEMES}")

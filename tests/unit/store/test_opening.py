@@ -4,8 +4,8 @@ import pytest
 
 from outrider.core.errors import InvalidInput
 from outrider.store import open_store
-from outrider.store.memory import MemoryStore
-from outrider.store.sqlite import SqliteStore
+from outrider.store.memory.store import MemoryStore
+from outrider.store.sqlite.store import SqliteStore
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from importlib.resources import files
 
 import pytest
 
-from outrider.store import sql, sqlite_reads
+from outrider.store import sql
 from outrider.store.sql import migrations, queries
-from outrider.store.sqlite_file import connect
+from outrider.store.sqlite import reads as sqlite_reads
+from outrider.store.sqlite.file import connect
 
 DATABASES = [entry.name for entry in files(sql).iterdir() if entry.is_dir() and not entry.name.startswith("_")]
 

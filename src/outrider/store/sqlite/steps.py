@@ -20,12 +20,12 @@ from outrider.core.lifecycle import ATTEMPT_AFTER, Signal, advance
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus
 from outrider.store import rows
-from outrider.store import sqlite_reads as reads
 from outrider.store.bell import Topic
 from outrider.store.protocol import Resources
 from outrider.store.rows import WORKER_SEEN_EVERY, Current, Outcome
-from outrider.store.sqlite_reads import SQL
-from outrider.store.sqlite_thread import carry_out_each
+from outrider.store.sqlite import reads
+from outrider.store.sqlite.reads import SQL
+from outrider.store.sqlite.thread import carry_out_each
 from outrider.store.steps import Claim, Lease, NewRollout, Report, config_of, failure_record, lane_of
 
 EXPIRED_AT_ONCE = 500

@@ -7,7 +7,7 @@ from leaks import no_leaks
 from outrider.core.errors import InvalidInput, SchemaMismatch, StoreError
 from outrider.store import open_store, sqlite_file
 from outrider.store.sql import migrations
-from outrider.store.sqlite_file import connect
+from outrider.store.sqlite.file import connect
 
 
 async def refused(path: Path, error: type[Exception], match: str) -> None:

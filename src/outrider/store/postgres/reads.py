@@ -12,8 +12,8 @@ from outrider.core.rollout import Rollout
 from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import rows
-from outrider.store.postgres_driver import Link
-from outrider.store.postgres_queries import ROLLOUT, SQL
+from outrider.store.postgres.driver import Link
+from outrider.store.postgres.queries import ROLLOUT, SQL
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.rows import Current
 from outrider.store.steps import EventQuery, RolloutQuery

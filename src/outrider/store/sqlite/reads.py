@@ -19,7 +19,7 @@ from outrider.store import rows
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.rows import Current
 from outrider.store.sql import queries
-from outrider.store.sqlite_thread import carry_out_each
+from outrider.store.sqlite.thread import carry_out_each
 from outrider.store.steps import EventQuery, RolloutQuery
 
 SQL = queries("sqlite", rollout=rows.ROLLOUT, attempt=rows.ATTEMPT, current=rows.CURRENT)

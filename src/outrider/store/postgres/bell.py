@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Collection
 from outrider.core.clock import Clock
 from outrider.core.ids import new_id
 from outrider.store.bell import Bell, Topic
-from outrider.store.postgres_driver import LOST, Link, asyncpg
-from outrider.store.postgres_links import FIRST_PAUSE, LONGEST_PAUSE, let_go
+from outrider.store.postgres.driver import LOST, Link, asyncpg
+from outrider.store.postgres.links import FIRST_PAUSE, LONGEST_PAUSE, let_go
 
 _log = logging.getLogger(__name__)
 

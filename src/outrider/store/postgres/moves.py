@@ -9,9 +9,9 @@ from outrider.core.lifecycle import Move, Signal, advance
 from outrider.core.status import Mode, RolloutStatus
 from outrider.store import rows
 from outrider.store.bell import Topic
-from outrider.store.postgres_bell import PostgresBell
-from outrider.store.postgres_driver import Link
-from outrider.store.postgres_queries import SQL
+from outrider.store.postgres.bell import PostgresBell
+from outrider.store.postgres.driver import Link
+from outrider.store.postgres.queries import SQL
 from outrider.store.rows import Current, Outcome
 from outrider.store.steps import config_of, failure_record, lane_of
 

@@ -1,6 +1,6 @@
 """The shared store: a schema in a PostgreSQL database, for any number of processes on any number of machines.
 
-Calls made at the same time in one process share round trips (`postgres_batcher`); LISTEN and NOTIFY wake the others.
+Calls made at the same time in one process share round trips (`batcher`); LISTEN and NOTIFY wake the others.
 What is acknowledged is committed, so it survives whatever the server survives.
 """
 
@@ -15,20 +15,20 @@ from outrider.core.lifecycle import Signal
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
-from outrider.store import postgres_reads as reads
 from outrider.store.leased import LeasedStore
-from outrider.store.postgres_address import READ_PLANS, STEP_PLANS, address_of
-from outrider.store.postgres_batcher import Batcher
-from outrider.store.postgres_bell import PostgresBell
-from outrider.store.postgres_claims import CLAIMED_AT_ONCE, Claims, claim_key
-from outrider.store.postgres_clock import DatabaseClock
-from outrider.store.postgres_driver import Link
-from outrider.store.postgres_held import Held
-from outrider.store.postgres_links import Links
-from outrider.store.postgres_reports import Reported, Reports
-from outrider.store.postgres_schema import migrate
-from outrider.store.postgres_steps import ENQUEUED_AT_ONCE, PostgresSteps
-from outrider.store.postgres_workers import Heartbeat, Workers
+from outrider.store.postgres import reads
+from outrider.store.postgres.address import READ_PLANS, STEP_PLANS, address_of
+from outrider.store.postgres.batcher import Batcher
+from outrider.store.postgres.bell import PostgresBell
+from outrider.store.postgres.claims import CLAIMED_AT_ONCE, Claims, claim_key
+from outrider.store.postgres.clock import DatabaseClock
+from outrider.store.postgres.driver import Link
+from outrider.store.postgres.held import Held
+from outrider.store.postgres.links import Links
+from outrider.store.postgres.reports import Reported, Reports
+from outrider.store.postgres.schema import migrate
+from outrider.store.postgres.steps import ENQUEUED_AT_ONCE, PostgresSteps
+from outrider.store.postgres.workers import Heartbeat, Workers
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
 

@@ -7,9 +7,9 @@ Invariants:
 """
 
 from outrider.core.errors import InvalidInput, SchemaMismatch
-from outrider.store.postgres_address import Address
-from outrider.store.postgres_driver import Link, asyncpg
-from outrider.store.postgres_queries import SQL
+from outrider.store.postgres.address import Address
+from outrider.store.postgres.driver import Link, asyncpg
+from outrider.store.postgres.queries import SQL
 from outrider.store.sql import migrations
 
 

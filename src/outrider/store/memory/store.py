@@ -12,7 +12,7 @@ from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.bell import Bell
 from outrider.store.leased import LeasedStore
-from outrider.store.memory_steps import MemorySteps
+from outrider.store.memory.steps import MemorySteps
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
 

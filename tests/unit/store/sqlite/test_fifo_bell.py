@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outrider.core.clock import SystemClock
 from outrider.store.bell import Topic
-from outrider.store.fifo_bell import FifoBell
+from outrider.store.sqlite.bell import FifoBell
 from processes import line, program
 
 LISTENER = """
@@ -14,7 +14,7 @@ import asyncio, sys
 from pathlib import Path
 from outrider.core.clock import SystemClock
 from outrider.store.bell import Topic
-from outrider.store.fifo_bell import FifoBell
+from outrider.store.sqlite.bell import FifoBell
 
 async def main():
     bell = FifoBell(SystemClock(), Path(sys.argv[1]))

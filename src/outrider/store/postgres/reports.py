@@ -17,14 +17,14 @@ from outrider.core.lifecycle import ATTEMPT_AFTER, Signal
 from outrider.core.status import AttemptStatus
 from outrider.store import rows
 from outrider.store.bell import Topic
-from outrider.store.postgres_bell import PostgresBell
-from outrider.store.postgres_clock import DatabaseClock
-from outrider.store.postgres_driver import Link
-from outrider.store.postgres_held import Held
-from outrider.store.postgres_links import Links
-from outrider.store.postgres_moves import Ending, end, moved, topics_of
-from outrider.store.postgres_queries import SQL
-from outrider.store.postgres_workers import Workers, ended_attempts
+from outrider.store.postgres.bell import PostgresBell
+from outrider.store.postgres.clock import DatabaseClock
+from outrider.store.postgres.driver import Link
+from outrider.store.postgres.held import Held
+from outrider.store.postgres.links import Links
+from outrider.store.postgres.moves import Ending, end, moved, topics_of
+from outrider.store.postgres.queries import SQL
+from outrider.store.postgres.workers import Workers, ended_attempts
 from outrider.store.rows import Current
 from outrider.store.steps import Report
 

@@ -19,15 +19,15 @@ from outrider.core.lifecycle import Signal
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
-from outrider.store import sqlite_reads as reads
 from outrider.store.bell import Topic
-from outrider.store.fifo_bell import FifoBell
 from outrider.store.leased import LeasedStore
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.sqlite_file import connect
-from outrider.store.sqlite_reads import SqliteReads
-from outrider.store.sqlite_steps import SqliteSteps
-from outrider.store.sqlite_thread import SqliteThread
+from outrider.store.sqlite import reads
+from outrider.store.sqlite.bell import FifoBell
+from outrider.store.sqlite.file import connect
+from outrider.store.sqlite.reads import SqliteReads
+from outrider.store.sqlite.steps import SqliteSteps
+from outrider.store.sqlite.thread import SqliteThread
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
 
 R = TypeVar("R")

@@ -16,12 +16,12 @@ from outrider.core.ids import new_id
 from outrider.core.rollout import AttemptedRollout
 from outrider.core.status import Mode
 from outrider.store import rows
-from outrider.store.postgres_clock import DatabaseClock
-from outrider.store.postgres_driver import Link, asyncpg
-from outrider.store.postgres_held import Held
-from outrider.store.postgres_links import Links
-from outrider.store.postgres_queries import SQL
-from outrider.store.postgres_workers import Workers
+from outrider.store.postgres.clock import DatabaseClock
+from outrider.store.postgres.driver import Link, asyncpg
+from outrider.store.postgres.held import Held
+from outrider.store.postgres.links import Links
+from outrider.store.postgres.queries import SQL
+from outrider.store.postgres.workers import Workers
 from outrider.store.rows import Current
 from outrider.store.steps import Claim, lane_of
 
@@ -38,7 +38,7 @@ def claim_key(claim: Claim) -> Hashable:
 
 
 def claimed_of(row: asyncpg.Record) -> tuple[Current, AttemptedRollout]:
-    """A live rollout from the columns `postgres_queries.CLAIMED`."""
+    """A live rollout from the columns `queries.CLAIMED`."""
     columns = row[4:]
     current = Current(
         row[0],

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from outrider.core.errors import InvalidInput, OutriderError, StoreUnavailable
-from outrider.store.postgres_driver import LOST, Link, asyncpg
+from outrider.store.postgres.driver import LOST, Link, asyncpg
 
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0

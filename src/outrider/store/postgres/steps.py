@@ -11,15 +11,15 @@ from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.status import RolloutStatus
 from outrider.store import rows
 from outrider.store.bell import Topic
-from outrider.store.postgres_bell import PostgresBell
-from outrider.store.postgres_claims import claimed_of
-from outrider.store.postgres_clock import DatabaseClock
-from outrider.store.postgres_driver import Link, asyncpg
-from outrider.store.postgres_held import Held
-from outrider.store.postgres_links import Links
-from outrider.store.postgres_moves import Ending, end, moved, topics_of
-from outrider.store.postgres_queries import SQL
-from outrider.store.postgres_workers import Workers
+from outrider.store.postgres.bell import PostgresBell
+from outrider.store.postgres.claims import claimed_of
+from outrider.store.postgres.clock import DatabaseClock
+from outrider.store.postgres.driver import Link, asyncpg
+from outrider.store.postgres.held import Held
+from outrider.store.postgres.links import Links
+from outrider.store.postgres.moves import Ending, end, moved, topics_of
+from outrider.store.postgres.queries import SQL
+from outrider.store.postgres.workers import Workers
 from outrider.store.protocol import Resources
 from outrider.store.rows import Current
 from outrider.store.steps import Lease, NewRollout, config_of

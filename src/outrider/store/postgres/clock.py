@@ -1,8 +1,8 @@
 """The time of the database, so that machines whose clocks differ agree on when a lease ends."""
 
 from outrider.core.clock import Clock, SystemClock
-from outrider.store.postgres_driver import Link
-from outrider.store.postgres_queries import SQL
+from outrider.store.postgres.driver import Link
+from outrider.store.postgres.queries import SQL
 
 LOOKS = 3
 

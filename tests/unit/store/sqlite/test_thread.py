@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.errors import InvalidInput, StoreError, StoreUnavailable
-from outrider.store.sqlite_thread import BATCH, SqliteThread, carry_out_each
+from outrider.store.sqlite.thread import BATCH, SqliteThread, carry_out_each
 from processes import line, output_of, program, tell
 
 

@@ -10,8 +10,8 @@ from itertools import count
 from weakref import WeakKeyDictionary
 
 from outrider.core.ids import new_id
-from outrider.store.postgres_driver import Link, asyncpg
-from outrider.store.postgres_queries import SQL
+from outrider.store.postgres.driver import Link, asyncpg
+from outrider.store.postgres.queries import SQL
 
 
 @dataclass(frozen=True, slots=True)

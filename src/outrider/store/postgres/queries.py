@@ -9,7 +9,7 @@ ROLLOUT = rows.ROLLOUT.replace(" i.", " r.")
 """The columns of a rollout; its payloads stand in the same table."""
 
 CLAIMED = f"r.seq, r.started_at, r.heartbeat_at, r.expires_at, {ROLLOUT}"
-"""A rollout with what its live attempt adds; see `postgres_claims.held`."""
+"""A rollout with what its live attempt adds; see `claims.claimed_of`."""
 
 
 def _composed() -> Mapping[str, str]:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from outrider.core.attempt import LostLease
-from outrider.store.postgres_clock import DatabaseClock
-from outrider.store.postgres_driver import Link
-from outrider.store.postgres_links import Links
-from outrider.store.postgres_queries import SQL
+from outrider.store.postgres.clock import DatabaseClock
+from outrider.store.postgres.driver import Link
+from outrider.store.postgres.links import Links
+from outrider.store.postgres.queries import SQL
 from outrider.store.rows import WORKER_SEEN_EVERY, Current
 from outrider.store.steps import Lease, config_of
 

@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from outrider.core.errors import OutriderError, StoreError
-from outrider.store.postgres_address import explained
-from outrider.store.postgres_driver import LOST, Link, asyncpg
-from outrider.store.postgres_receipts import Receipt, Receipts
+from outrider.store.postgres.address import explained
+from outrider.store.postgres.driver import LOST, Link, asyncpg
+from outrider.store.postgres.receipts import Receipt, Receipts
 
 R = TypeVar("R")
 

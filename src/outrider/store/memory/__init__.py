@@ -1,0 +1,1 @@
+"""The reference engine: plain Python values in one process."""

@@ -1,0 +1,1 @@
+"""The shared engine: a schema in a PostgreSQL database, for many machines."""

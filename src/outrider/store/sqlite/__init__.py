@@ -1,0 +1,1 @@
+"""The embedded engine: one file, any number of processes on one machine."""

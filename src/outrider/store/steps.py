@@ -101,6 +101,11 @@ class RolloutQuery(Struct, frozen=True, kw_only=True):
     limit: int = -1
     offset: int = 0
 
+    @property
+    def is_filtered(self) -> bool:
+        """Whether rollouts are chosen by anything but their ids."""
+        return any(chosen is not None for chosen in (self.statuses, self.mode, self.tag, self.group_id))
+
     def __post_init__(self) -> None:
         check_window(self.limit, self.offset)
         check_texts(tag=self.tag, group_id=self.group_id)

@@ -211,9 +211,10 @@ class MemorySteps:
             found = sorted((self._by_id[id] for id in query.rollout_ids if id in self._by_id), key=lambda row: row.seq)
         if query.sort_by == "ended_at":
             found = sorted((row for row in found if row.finish_seq), key=lambda row: row.finish_seq or 0)
-        found = [row for row in found if _wanted(row, query)]
+        if query.is_filtered:
+            found = [row for row in found if _wanted(row, query)]
         if query.descending:
-            found.reverse()
+            found = found[::-1]
         items = tuple(rows.rollout_of(row.columns) for row in _window(found, query))
         return Page(items=items, total=len(found), limit=query.limit, offset=query.offset)
 

@@ -5,7 +5,6 @@ from typing import TypeVar
 
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
-from outrider.core.errors import StoreError
 from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
@@ -15,6 +14,7 @@ from outrider.store.leased import LeasedStore
 from outrider.store.memory.steps import MemorySteps
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+from outrider.store.usable import Usable
 
 R = TypeVar("R")
 
@@ -24,18 +24,18 @@ class MemoryStore(LeasedStore):
 
     def __init__(self, url: str, clock: Clock) -> None:
         super().__init__(url, clock, Bell(clock))
-        self._steps: MemorySteps | None = None
+        self._usable = Usable()
+        self._steps = MemorySteps(clock)
 
-    async def _connect(self) -> None:
-        self._steps = MemorySteps(self._clock)
+    async def _connect(self) -> None: ...
 
     async def _disconnect(self) -> None:
-        self._steps = None
+        self._usable.closed = True
+        self._steps = MemorySteps(self._clock)
 
     def _do(self, operation: Callable[[MemorySteps], R]) -> R:
+        self._usable.check()
         steps = self._steps
-        if steps is None:
-            raise StoreError("this store is closed")
         result = operation(steps)
         for topic in steps.topics:
             self._bell.ring_here(topic)

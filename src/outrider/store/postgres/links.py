@@ -8,16 +8,16 @@ Invariants:
 """
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-from outrider.core.errors import OutriderError, StoreError
+from outrider.core.errors import OutriderError
 from outrider.store.postgres.address import explained
 from outrider.store.postgres.driver import LOST, Link, asyncpg
 from outrider.store.postgres.receipts import Receipt, Receipts
+from outrider.store.usable import Usable
 
 R = TypeVar("R")
 
@@ -36,17 +36,11 @@ class Links:
         self._free = asyncio.Semaphore(size)
         self._idle: list[Link] = []
         self._receipts = Receipts()
-        self._pid = os.getpid()
-        self._closed = False
+        self._usable = Usable()
 
     def check(self) -> None:
         """Refuse what can no longer be done."""
-        if self._closed:
-            raise StoreError("this store is closed")
-        if os.getpid() != self._pid:
-            raise StoreError(
-                "a store cannot be used in a forked process; open it there again with open_store(store.url)"
-            )
+        self._usable.check()
 
     async def open(self) -> None:
         """Open the first connection. A server that is starting up is waited for, one that is not there is not."""
@@ -57,7 +51,7 @@ class Links:
 
     async def close(self) -> None:
         """Let steps under way end, then let go of the connections."""
-        self._closed = True
+        self._usable.closed = True
         for _ in range(self._size):
             await self._free.acquire()
         while self._idle:

@@ -7,7 +7,6 @@ Invariants:
 """
 
 import asyncio
-import os
 import random
 import sqlite3
 import threading
@@ -16,7 +15,8 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
-from outrider.core.errors import OutriderError, StoreError, StoreUnavailable
+from outrider.core.errors import OutriderError, StoreUnavailable
+from outrider.store.usable import Usable
 
 BATCH = 256
 """Calls in one transaction, about: so that no caller waits long for its neighbours."""
@@ -58,8 +58,7 @@ class SqliteThread:
         self._asked: list[_Asked] = []
         self._batches: SimpleQueue[list[_Asked] | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
-        self._closed = False
+        self._usable = Usable()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -71,22 +70,17 @@ class SqliteThread:
 
     async def stop(self) -> None:
         """Carry out what was asked so far, then let go of the connection."""
-        if not self._closed:
+        if not self._usable.closed:
             # What was cancelled while under way is delivered before this, and its orphans may ask for more.
             await self.submit(_nothing)
-            self._closed = True
+            self._usable.closed = True
             self._hand_over()
             self._batches.put(None)
         await asyncio.shield(self._ended)
 
     def submit(self, call: Any, orphaned: Callable[[Any], None] | None = None) -> "asyncio.Future[Any]":
         """Ask for a call. It is carried out even if nobody awaits it any more; then `orphaned` gets its result."""
-        if self._closed:
-            raise StoreError("this store is closed")
-        if os.getpid() != self._pid:
-            raise StoreError(
-                "a store cannot be used in a forked process; open it there again with open_store(store.url)"
-            )
+        self._usable.check()
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self._asked:
             self._loop.call_soon(self._hand_over)
@@ -176,7 +170,7 @@ class SqliteThread:
         try:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
-            self._closed = True
+            self._usable.closed = True
 
 
 def carry_out_each(connection: sqlite3.Connection, calls: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -5,8 +5,9 @@ import pytest
 
 from leaks import no_leaks
 from outrider.core.errors import InvalidInput, SchemaMismatch, StoreError
-from outrider.store import open_store, sqlite_file
+from outrider.store import open_store
 from outrider.store.sql import migrations
+from outrider.store.sqlite import file as sqlite_file
 from outrider.store.sqlite.file import connect
 
 

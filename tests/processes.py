@@ -7,6 +7,27 @@ from contextlib import contextmanager
 
 PROGRAM_SECONDS = 60
 
+CLAIMER = """
+import asyncio, json, sys
+from outrider.store import open_store
+
+async def main(url, name):
+    taken = []
+    async with open_store(url) as store:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        async def slot():
+            while claimed := await store.dequeue_many_rollouts(3, worker_id=name):
+                for rollout in claimed:
+                    taken.append(rollout.input)
+                    await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+        await asyncio.gather(*(slot() for _ in range(4)))
+    print(json.dumps(taken), flush=True)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+"""Claims and finishes all it can, on `url` under the name it is given, once it is told to; prints what it had."""
+
 
 @contextmanager
 def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:

@@ -30,7 +30,7 @@ from postgres_load import (
     waiting_claim,
 )
 from postgres_server import PostgresServer
-from processes import line, program, tell
+from processes import CLAIMER, line, program, tell
 from store_invariants import check_invariants
 
 
@@ -56,27 +56,6 @@ async def test_more_rollouts_than_one_statement_takes_are_claimed_in_order(postg
         assert [rollout.input for rollout in claimed] == list(range(700))
         again = await store.dequeue_many_rollouts(10_000, worker_id=1, request_id="all of them")
         assert again == claimed
-
-
-CLAIMER = """
-import asyncio, json, sys
-from outrider.store import open_store
-
-async def main(url, name):
-    taken = []
-    async with open_store(url) as store:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        async def slot():
-            while claimed := await store.dequeue_many_rollouts(3, worker_id=name):
-                for rollout in claimed:
-                    taken.append(rollout.input)
-                    await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
-        await asyncio.gather(*(slot() for _ in range(4)))
-    print(json.dumps(taken), flush=True)
-
-asyncio.run(main(*sys.argv[1:]))
-"""
 
 
 async def test_four_processes_that_open_a_new_store_at_once_claim_a_thousand_rollouts_once_each(postgres_url: str):

@@ -14,28 +14,8 @@ from outrider.core.rollout import RolloutRequest
 from outrider.store import open_store
 from outrider.store.sql import migrations
 from outrider.testing import eventually
-from processes import line, output_of, program, tell
+from processes import CLAIMER, line, output_of, program, tell
 from store_invariants import check_invariants
-
-CLAIMER = """
-import asyncio, json, sys
-from outrider.store import open_store
-
-async def main(url, name):
-    taken = []
-    async with open_store(url) as store:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        async def slot():
-            while claimed := await store.dequeue_many_rollouts(3, worker_id=name):
-                for rollout in claimed:
-                    taken.append(rollout.input)
-                    await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
-        await asyncio.gather(*(slot() for _ in range(4)))
-    print(json.dumps(taken), flush=True)
-
-asyncio.run(main(*sys.argv[1:]))
-"""
 
 
 async def test_four_processes_claim_two_thousand_rollouts_once_each(tmp_path: Path):

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 from outrider.core import wire
 from outrider.core.attempt import Attempt, Failure
 from outrider.core.clock import utc
+from outrider.core.errors import UnknownId
 from outrider.core.event import Event, EventKind, RecordedEvent
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store.protocol import Resources
-from outrider.store.steps import NewRollout, config_of, failure_of, metadata_of
+from outrider.store.steps import EventQuery, NewRollout, config_of, failure_of, metadata_of
 
 ROLLOUT = (
     "r.rollout_id, i.input, r.status, r.mode, r.tag, r.seed, r.group_id, r.priority, r.config, i.metadata, "
@@ -209,6 +210,16 @@ def event_of(rollout_id: str, attempt_id: str, row: Sequence[Any]) -> RecordedEv
         at=utc(row[3]),
         data=metadata_of(row[4]),
     )
+
+
+def chosen_attempt(attempts: Sequence[Attempt], query: EventQuery) -> Attempt | None:
+    """The attempt whose events are asked for: the latest, if there is one yet, unless another is named."""
+    if query.attempt_id is None:
+        return attempts[-1] if attempts else None
+    for attempt in attempts:
+        if attempt.attempt_id == query.attempt_id:
+            return attempt
+    raise UnknownId("attempt", query.attempt_id)
 
 
 def worker_of(row: Sequence[Any], attempt_ids: Sequence[str], now: float) -> Worker:

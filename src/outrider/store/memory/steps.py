@@ -223,16 +223,12 @@ class MemorySteps:
 
     def events(self, query: EventQuery) -> Page[RecordedEvent]:
         row = self._row(query.rollout_id)
-        wanted = row.attempts[-1:]
-        if query.attempt_id is not None:
-            wanted = [attempt for attempt in row.attempts if attempt.attempt_id == query.attempt_id]
-            if not wanted:
-                raise UnknownId("attempt", query.attempt_id)
+        attempt = rows.chosen_attempt(row.attempts, query)
+        events = [] if attempt is None else sorted(row.events[attempt.sequence_id].items())
         found = [
             rows.event_of(query.rollout_id, attempt.attempt_id, event)
-            for attempt in wanted
-            for _, event in sorted(row.events[attempt.sequence_id].items())
-            if query.kind in (None, event[1])
+            for _, event in events
+            if attempt is not None and query.kind in (None, event[1])
         ]
         items = tuple(_window(found, query))
         return Page(items=items, total=len(found), limit=query.limit, offset=query.offset)

@@ -91,13 +91,9 @@ async def _current(link: Link, rollout_id: str) -> Current:
 
 async def events(link: Link, query: EventQuery) -> Page[RecordedEvent]:
     current = await _current(link, query.rollout_id)
-    known = await _attempts(link, current)
-    wanted = known[-1:] if query.attempt_id is None else [a for a in known if a.attempt_id == query.attempt_id]
-    if not wanted:
-        if query.attempt_id is not None:
-            raise UnknownId("attempt", query.attempt_id)
+    attempt = rows.chosen_attempt(await _attempts(link, current), query)
+    if attempt is None:
         return Page(items=(), total=0, limit=query.limit, offset=query.offset)
-    attempt = wanted[0]
     where = "seq = $1 AND sequence_id = $2 AND ($3::text IS NULL OR kind = $3)"
     values = (current.seq, attempt.sequence_id, query.kind)
     found = await link.fetch(

@@ -11,11 +11,11 @@ from typing import TypeVar
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
-from outrider.core.lifecycle import Signal
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.leased import LeasedStore
+from outrider.store.orphans import Orphans
 from outrider.store.postgres import reads
 from outrider.store.postgres.address import READ_PLANS, STEP_PLANS, address_of
 from outrider.store.postgres.batcher import Batcher
@@ -66,17 +66,18 @@ class PostgresStore(LeasedStore):
         self._enqueues = Batcher[tuple[NewRollout, ...], tuple[Rollout, ...]](
             self._steps.enqueue, limit=ENQUEUED_AT_ONCE, weight=len
         )
+        self._reports = Batcher[Report, Reported](
+            Reports(self._links, clock, bell, self._workers, held).carry_out,
+            limit=REPORTS_AT_ONCE,
+            subject=lambda report: report.rollout_id,
+        )
+        self._orphans = Orphans(self._reports.submit)
         self._claims = Batcher[Claim, tuple[AttemptedRollout, ...]](
             Claims(self._links, clock, self._workers, held).carry_out,
             limit=CLAIMED_AT_ONCE,
             weight=lambda claim: claim.limit,
             key=claim_key,
-            orphaned=self._hand_back,
-        )
-        self._reports = Batcher[Report, Reported](
-            Reports(self._links, clock, bell, self._workers, held).carry_out,
-            limit=REPORTS_AT_ONCE,
-            subject=lambda report: report.rollout_id,
+            orphaned=self._orphans.hand_back,
         )
         self._heartbeats = Batcher[Heartbeat, tuple[LostLease, ...]](self._workers.renew, limit=REPORTS_AT_ONCE)
         await self._links.open()
@@ -108,21 +109,7 @@ class PostgresStore(LeasedStore):
         return await self._submit(self._enqueues, new)
 
     async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
-        future = self._submit(self._claims, claim)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if not future.cancelled() and future.exception() is None:
-                self._hand_back(future.result())
-            raise
-
-    def _hand_back(self, claimed: tuple[AttemptedRollout, ...]) -> None:
-        """Nobody is left to run what a cancelled caller has claimed."""
-        for rollout in claimed:
-            attempt_id = rollout.attempt.attempt_id
-            report = Report(rollout_id=rollout.rollout_id, attempt_id=attempt_id, signal=Signal.HAND_BACK)
-            handed_back = self._reports.submit(report)
-            handed_back.add_done_callback(asyncio.Future.exception)  # refused: somebody else took it away
+        return await self._orphans.awaited(self._submit(self._claims, claim))
 
     async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
         return await self._steps.start(new, worker_id)

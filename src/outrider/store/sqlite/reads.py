@@ -95,13 +95,9 @@ def attempts_of(db: sqlite3.Connection, rollout: Current) -> tuple[Attempt, ...]
 
 
 def events(db: sqlite3.Connection, query: EventQuery) -> Page[RecordedEvent]:
-    known = attempts(db, query.rollout_id)
-    wanted = known[-1:] if query.attempt_id is None else [a for a in known if a.attempt_id == query.attempt_id]
-    if not wanted:
-        if query.attempt_id is not None:
-            raise UnknownId("attempt", query.attempt_id)
+    attempt = rows.chosen_attempt(attempts(db, query.rollout_id), query)
+    if attempt is None:
         return Page(items=(), total=0, limit=query.limit, offset=query.offset)
-    attempt = wanted[0]
     where = "seq = ? AND sequence_id = ?"
     values: list[Any] = [current(db, query.rollout_id).seq, attempt.sequence_id]
     if query.kind is not None:

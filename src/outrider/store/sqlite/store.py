@@ -5,7 +5,6 @@ What is acknowledged survives the death of any process (`synchronous=NORMAL`); `
 survive the loss of power too, for a flush to disk at every commit.
 """
 
-import asyncio
 import sqlite3
 from collections.abc import Callable
 from functools import partial
@@ -15,12 +14,12 @@ from typing import TypeVar
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
-from outrider.core.lifecycle import Signal
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.bell import Topic
 from outrider.store.leased import LeasedStore
+from outrider.store.orphans import Orphans
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.sqlite import reads
 from outrider.store.sqlite.bell import FifoBell
@@ -46,6 +45,7 @@ class SqliteStore(LeasedStore):
         self._create = create
         self._writer: SqliteThread
         self._reader: SqliteThread
+        self._orphans: Orphans
 
     async def _connect(self) -> None:
         self._writer = SqliteThread(
@@ -55,6 +55,7 @@ class SqliteStore(LeasedStore):
             busy_seconds=BUSY_SECONDS,
         )
         await self._writer.start()
+        self._orphans = Orphans(self._writer.submit)
         self._reader = SqliteThread(
             f"read {self._path.name}", open_desk=self._open_reader, begin="BEGIN", busy_seconds=BUSY_SECONDS
         )
@@ -88,23 +89,7 @@ class SqliteStore(LeasedStore):
         return await self._write(lambda steps: steps.enqueue(new))
 
     async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
-        future = self._writer.submit(claim, orphaned=self._hand_back)
-        try:
-            claimed: tuple[AttemptedRollout, ...] = await future
-        except asyncio.CancelledError:
-            # Cancelled between the answer and this task's next turn, the caller does not see the answer either.
-            if not future.cancelled() and future.exception() is None:
-                self._hand_back(future.result())
-            raise
-        return claimed
-
-    def _hand_back(self, claimed: tuple[AttemptedRollout, ...]) -> None:
-        """Nobody is left to run what a cancelled caller has claimed."""
-        for rollout in claimed:
-            attempt_id = rollout.attempt.attempt_id
-            report = Report(rollout_id=rollout.rollout_id, attempt_id=attempt_id, signal=Signal.HAND_BACK)
-            handed_back = self._writer.submit(report)
-            handed_back.add_done_callback(asyncio.Future.exception)  # refused: somebody else took it away
+        return await self._orphans.awaited(self._writer.submit(claim, orphaned=self._orphans.hand_back))
 
     async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
         return await self._write(lambda steps: steps.start(new, worker_id))

@@ -1,3 +1,4 @@
+import asyncio
 import sqlite3
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from outrider.store import open_store
 from outrider.store.sql import migrations
 from outrider.store.sqlite import file as sqlite_file
 from outrider.store.sqlite.file import connect
+from processes import line, program, tell
 
 
 async def refused(path: Path, error: type[Exception], match: str) -> None:
@@ -83,6 +85,30 @@ def test_migrating_is_done_once_and_marks_the_file_as_ours(tmp_path: Path):
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         connection.close()
+
+
+HOLDER = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN IMMEDIATE")
+print("held", flush=True)
+sys.stdin.readline()
+db.execute("COMMIT")
+print("let go", flush=True)
+sys.stdin.readline()
+"""
+
+
+async def test_a_file_that_another_process_is_just_making_is_waited_for(tmp_path: Path):
+    with program(HOLDER, f"{tmp_path}/runs.db") as other:
+        assert line(other) == "held"
+        opening = asyncio.create_task(open_store(f"sqlite:///{tmp_path}/runs.db").__aenter__())
+        done, _ = await asyncio.wait([opening], timeout=0.3)
+        assert not done, "it did not wait"
+        tell(other)
+        assert line(other) == "let go"
+        async with await asyncio.wait_for(opening, 30) as store:
+            await store.enqueue_rollout(1)
 
 
 async def test_a_file_that_was_cut_short_is_an_error_and_no_crash(tmp_path: Path):

@@ -27,7 +27,7 @@ async def thread(path: Path) -> AsyncIterator[SqliteThread]:
     thread = new_thread(path)
     await thread.start()
     yield thread
-    await thread.stop()
+    await asyncio.wait_for(thread.stop(), 10)
 
 
 class Desk:

@@ -90,7 +90,9 @@ def attempts(db: sqlite3.Connection, rollout_id: str) -> tuple[Attempt, ...]:
 
 
 def attempts_of(db: sqlite3.Connection, rollout: Current) -> tuple[Attempt, ...]:
-    ended = [rows.attempt_of(rollout.rollout_id, row) for row in db.execute(SQL["attempts"], (rollout.seq,))]
+    ended = [
+        rows.attempt_of(rollout.rollout_id, row) for row in db.execute(SQL["attempts"], (rollout.seq, rollout.seq))
+    ]
     return (*ended, rows.live_attempt(rollout)) if rollout.is_live else tuple(ended)
 
 

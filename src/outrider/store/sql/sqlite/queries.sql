@@ -81,10 +81,10 @@ WHERE seq = ?
 
 -- name: attempts
 -- The ended attempts of a rollout, in order.
-SELECT {attempt} FROM attempts a WHERE a.seq = ?1
+SELECT {attempt} FROM attempts a WHERE a.seq = ?
 UNION ALL
 SELECT attempt_id, n_attempts, worker_id, attempt_status, started_at, heartbeat_at, ended_at, reward, failure
-FROM rollouts WHERE seq = ?1 AND attempt_status IS NOT NULL
+FROM rollouts WHERE seq = ? AND attempt_status IS NOT NULL
 ORDER BY 2
 
 -- name: currents

@@ -153,9 +153,12 @@ def test_a_bad_line_is_named_and_nothing_is_enqueued(content: bytes, says: str):
         (["work", "--agent", "my_agents"], "write it as module:function"),
         (["work", "--agent", "my_agents:nobody"], "has no 'nobody'"),
         (["work", "--agent", "nowhere:agent"], "no module 'nowhere'"),
+        (["work", "--agent", "my_agents.py:slow"], "name the module, not its file: my_agents:slow"),
+        (["work", "--until-done", "--store", "sqlite:///nowhere.db"], "there is no store in nowhere.db"),
         (["work", "--store", "memory://"], "lives in one process"),
         (["status", "--store", "postgresql://u:secret@127.0.0.1:9/db"], "postgresql://"),
         (["bench", "nothing"], "no benchmarks"),
+        (["stauts"], "Did you mean 'status'?"),
         (["dance"], "No such command"),
     ],
 )

@@ -175,6 +175,8 @@ async def test_workers_that_cannot_start_end_the_run(
             await supervise(store, agent, scale=2, lines=lines).run()
     if error is WorkersFailed:
         assert any("broken on import" in line for line in lines)
+    else:
+        assert not any("💀" in line for line in lines), "workers that the supervisor has ended are no news"
 
 
 async def test_the_number_of_workers_follows_the_queue_up_and_down(store: Store, agents: Path):

@@ -52,6 +52,9 @@ def load_function(name: str) -> AgentFunction:
     module_name, separator, attribute = name.partition(":")
     if not (module_name and separator and attribute):
         raise InvalidInput(f"agent {name!r}: write it as module:function, such as my_agents:solve")
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise InvalidInput(f"agent {name!r}: name the module, not its file: {dotted}:{attribute}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:

@@ -1,5 +1,6 @@
 """The `outrider` command, one file a subcommand."""
 
+import difflib
 import importlib
 import sys
 
@@ -23,9 +24,10 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 click's signature
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         if cmd_name not in COMMANDS:
-            return None
+            alike = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
+            ctx.fail(f"No such command {cmd_name!r}." + (f" Did you mean {alike[0]!r}?" if alike else ""))
         command = importlib.import_module(f"outrider.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command

@@ -132,7 +132,8 @@ def _scale(workers: int, minimum: int | None, maximum: int | None) -> Scale:
 
 async def _work(order: Order) -> dict[str, object]:
     clock = SystemClock()
-    async with open_store(order.store_url) as store:
+    # Workers may wait for a store that is still empty; work that shall be done must be there.
+    async with open_store(order.store_url, create=not order.until_done) as store:
         statistics = await store.statistics()
         tally = new_tally(clock, statistics)
         with open_view(as_json=order.as_json) as view:

@@ -204,14 +204,18 @@ class Supervisor:
             raise InvalidInput(ended.description.partition("\n")[2] or ended.description)
         if not ended.failed:
             return False
+        n_revoked = await self._take_leases(worker.worker_id, ended.description)
+        if self._killed or index in self._leaving:
+            return False
         self.n_deaths += 1
-        await self._bury(index, worker.worker_id, ended.description)
+        self._on_line(
+            f"💀 Worker-{index} ({worker.worker_id}) {ended.description}; {n_revoked} of its rollouts go back"
+        )
         return True
 
-    async def _bury(self, index: int, worker_id: str, description: str) -> None:
+    async def _take_leases(self, worker_id: str, description: str) -> int:
         try:
-            revoked = await self._store.revoke_leases(worker_id, reason=f"worker {worker_id} {description}")
+            return len(await self._store.revoke_leases(worker_id, reason=f"worker {worker_id} {description}"))
         except StoreError as exc:
             _log.warning("cannot take the leases of %s away, they will expire: %s", worker_id, exc)
-            revoked = ()
-        self._on_line(f"💀 Worker-{index} ({worker_id}) {description}; {len(revoked)} of its rollouts go back")
+            return 0

@@ -163,12 +163,15 @@ async def test_a_cancel_at_the_very_moment_of_a_heartbeat_is_not_missed(store: S
         assert len(await asyncio.wait_for(beat, 10)) == 1
 
 
-async def test_a_waiting_heartbeat_ends_at_its_deadline_having_renewed(store: Store, parked, clock: FakeClock):
+async def test_a_waiting_heartbeat_renews_when_it_begins_and_ends_at_its_deadline(
+    store: Store, parked, clock: FakeClock
+):
     claimed = await enqueue_and_claim(store, config=lease(30))
+    await clock.advance(20)
     task = await parked(store.heartbeat("w", [claimed.attempt.attempt_id], wait=20))
     await clock.advance(20)
     assert await asyncio.wait_for(task, 10) == ()
-    await swept(store, clock, 20)
+    await swept(store, clock, 5)
     assert (await the(store, claimed.rollout_id)).status is RolloutStatus.PREPARING
 
 

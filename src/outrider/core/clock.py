@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 
@@ -31,8 +32,9 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(delay_seconds, callback)
 
 
+@lru_cache(maxsize=4096)
 def utc(seconds: float) -> datetime:
-    """Unix seconds as an aware datetime."""
+    """Unix seconds as an aware datetime. Remembered, since what happens in one batch has one time."""
     return datetime.fromtimestamp(seconds, UTC)
 
 

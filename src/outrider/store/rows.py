@@ -98,27 +98,37 @@ def fresh_rollout(new: NewRollout, now: float) -> Rollout:
 
 
 def rollout_of(row: Sequence[Any]) -> Rollout:
-    return Rollout(**_rollout_fields(row))
+    return Rollout(
+        **_given(row),
+        status=ROLLOUT_STATUS[row[2]],
+        ended_at=None if row[11] is None else utc(row[11]),
+        reward=row[12],
+        failure=failure_of(row[13]),
+        n_attempts=row[14],
+        n_failures=row[15],
+        attempt_id=row[16],
+        worker_id=row[17],
+    )
 
 
 def attempted_of(row: Sequence[Any], attempt: Attempt) -> AttemptedRollout:
     """A claimed rollout: the row may be the one read before the claim."""
-    fields = _rollout_fields(row)
-    fields |= {
-        "status": ROLLOUT_STATUS[attempt.status],
-        "n_attempts": attempt.sequence_id,
-        "attempt_id": attempt.attempt_id,
-        "worker_id": attempt.worker_id,
-        "failure": None,
-    }
-    return AttemptedRollout(**fields, attempt=attempt)
+    return AttemptedRollout(
+        **_given(row),
+        status=ROLLOUT_STATUS[attempt.status],
+        n_attempts=attempt.sequence_id,
+        n_failures=row[15],
+        attempt_id=attempt.attempt_id,
+        worker_id=attempt.worker_id,
+        attempt=attempt,
+    )
 
 
-def _rollout_fields(row: Sequence[Any]) -> dict[str, Any]:
+def _given(row: Sequence[Any]) -> dict[str, Any]:
+    """What was given when the rollout was enqueued."""
     return {
         "rollout_id": row[0],
         "input": wire.decode(row[1]),
-        "status": ROLLOUT_STATUS[row[2]],
         "mode": MODE[row[3]],
         "tag": row[4],
         "seed": row[5],
@@ -127,13 +137,6 @@ def _rollout_fields(row: Sequence[Any]) -> dict[str, Any]:
         "config": config_of(row[8]),
         "metadata": metadata_of(row[9]),
         "enqueued_at": utc(row[10]),
-        "ended_at": None if row[11] is None else utc(row[11]),
-        "reward": row[12],
-        "failure": failure_of(row[13]),
-        "n_attempts": row[14],
-        "n_failures": row[15],
-        "attempt_id": row[16],
-        "worker_id": row[17],
     }
 
 

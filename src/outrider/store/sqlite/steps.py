@@ -127,6 +127,7 @@ class SqliteSteps:
         """Fenced writes; repeating one that was carried out returns what it returned then."""
         outcomes: list[Attempt | OutriderError] = []
         moves = _Moves()
+        now = self._clock.time()
         found = reads.currents(self._db, {report.rollout_id for report in reports})
         for report in reports:
             if report.rollout_id in moves.rollout_ids:
@@ -134,7 +135,7 @@ class SqliteSteps:
                 moves = _Moves()
                 found |= reads.currents(self._db, {report.rollout_id})
             try:
-                outcomes.append(self._report(report, found.get(report.rollout_id), moves))
+                outcomes.append(self._report(report, found.get(report.rollout_id), now, moves))
             except OutriderError as exc:
                 outcomes.append(exc)
         self._write(moves)
@@ -217,7 +218,6 @@ class SqliteSteps:
 
     def _claim_rows(self, taken: Sequence[tuple[Sequence[Any], Claim]]) -> list[AttemptedRollout]:
         now = self._clock.time()
-        claimed_at = utc(now)
         moved, claimed = [], []
         for row, claim in taken:
             attempt_id = _attempt_id(row[0], row[15] + 1)
@@ -229,15 +229,15 @@ class SqliteSteps:
                 sequence_id=row[15] + 1,
                 worker_id=claim.worker_id,
                 status=AttemptStatus.PREPARING,
-                started_at=claimed_at,
-                last_heartbeat_at=claimed_at,
+                started_at=utc(now),
+                last_heartbeat_at=utc(now),
                 lease_expires_at=utc(expires_at),
             )
             claimed.append(rows.attempted_of(row[1:], attempt))
         self._db.executemany(SQL["claim"], moved)
         return claimed
 
-    def _report(self, report: Report, current: Current | None, moves: _Moves) -> Attempt:
+    def _report(self, report: Report, current: Current | None, now: float, moves: _Moves) -> Attempt:
         if current is None:
             raise UnknownId("rollout", report.rollout_id)
         if not current.held_by(report.attempt_id):
@@ -252,7 +252,6 @@ class SqliteSteps:
             status = current.status if report.signal is None else AttemptStatus.RUNNING
             moves.live.append((status, worker_id, current.seq))
             return rows.live_attempt(current._replace(status=status, worker_id=worker_id))
-        now = self._clock.time()
         outcome = Outcome(worker_id, report.reward, report.failure)
         self._end(current, report.signal, outcome, now, moves)
         return rows.ended_attempt(current, ATTEMPT_AFTER[report.signal], outcome, now)

@@ -311,6 +311,20 @@ async def test_after_the_grace_a_running_attempt_is_handed_back_and_counts_as_no
     assert again.rollout_id == rollout_id
 
 
+async def test_the_grace_does_not_end_the_last_attempts_of_a_worker_that_was_not_stopped(store: Store):
+    (rollout_id,) = await enqueue(store, 1)
+
+    async def slow(task: Any, ctx: Context) -> float:
+        await asyncio.sleep(0.3)
+        return 1.0
+
+    await Runner(store, slow, grace_seconds=0.05).iter(max_rollouts=1)
+
+    rollout = await store.get_rollout_by_id(rollout_id)
+    assert rollout is not None
+    assert rollout.status is RolloutStatus.SUCCEEDED
+
+
 async def test_heartbeats_keep_a_short_lease_through_a_long_attempt(store: Store):
     ids = await enqueue(store, 1, config=RolloutConfig(unresponsive_seconds=0.3, max_attempts=2))
 

@@ -27,6 +27,7 @@ from outrider.core.errors import (
     LimitError,
     MachineError,
     ScoreError,
+    StoreError,
     StoreUnavailable,
     boundary,
 )
@@ -108,8 +109,8 @@ class AttemptRun:
             except AttemptError as exc:
                 return await self._finish(AttemptStatus.FAILED, None, Failure.of(exc))
             return await self._finish(AttemptStatus.SUCCEEDED, result.reward, None)
-        except LeaseLost as exc:
-            _log.info("%s", exc)
+        except StoreError as exc:
+            self._could_not_end(exc)
             return None
         finally:
             self._context.stop()
@@ -134,8 +135,13 @@ class AttemptRun:
         """Give an unfinished rollout back to the queue; it does not count as a failure."""
         try:
             await self._finish(AttemptStatus.CANCELLED, None, None)
-        except LeaseLost as exc:
-            _log.info("%s", exc)
+        except StoreError as exc:
+            self._could_not_end(exc)
+
+    def _could_not_end(self, error: StoreError) -> None:
+        """Somebody else has the rollout by now, or will have it when the lease expires."""
+        level = logging.INFO if isinstance(error, LeaseLost) else logging.ERROR
+        _log.log(level, "rollout %s could not be ended here: %s", self.claimed.rollout_id, error)
 
     async def _result(self) -> Result:
         with boundary(AgentError, "agent"):

@@ -135,8 +135,6 @@ class Runner:
             for _ in range(self._config.max_env_num_per_worker):
                 slots.create_task(EnvManager(claims.next, self._run).run_rollout_loop())
             await self._claim_until_stopped(claims)
-            grace = self._clock.call_later(self._config.grace_seconds, self._hand_back_running)
-        grace.cancel()
         return self.n_run - before
 
     async def step(self, task: Any, *, config: RolloutConfig | None = None, **request: Any) -> Rollout:
@@ -150,9 +148,10 @@ class Runner:
 
     @asynccontextmanager
     async def _upkeep(self) -> AsyncIterator[None]:
-        """Keep leases alive and events flowing for as long as the block lasts."""
+        """Keep leases alive, events flowing and `stop()` heard for as long as the block lasts."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._keep_leases()), group.create_task(self._report_progress())]
+            duties = (self._keep_leases, self._report_progress, self._hand_back_when_stopped)
+            tasks = [group.create_task(duty()) for duty in duties]
             try:
                 yield
             finally:
@@ -222,7 +221,9 @@ class Runner:
         if not running.lost:
             await running.attempt.hand_back()
 
-    def _hand_back_running(self) -> None:
+    async def _hand_back_when_stopped(self) -> None:
+        await self._stopping.wait()
+        await sleep(self._clock, self._config.grace_seconds)
         for running in self._running.values():
             running.stop(lost=False)
 

@@ -147,10 +147,14 @@ class Supervisor:
             self._grow_to(self._scale.maximum)
             return
         while not self._draining.is_set():
-            wanted = self._scale.wanted(await self._store.statistics())
-            staying = [index for index in self._slots if index not in self._leaving]
-            self._grow_to(wanted)
-            self._let_go(sorted(staying)[wanted:])
+            try:
+                wanted = self._scale.wanted(await self._store.statistics())
+            except StoreError as exc:
+                _log.warning("cannot look at the queue, will try again: %s", exc)
+            else:
+                staying = [index for index in self._slots if index not in self._leaving]
+                self._grow_to(wanted)
+                self._let_go(sorted(staying)[wanted:])
             await sleep(self._clock, SCALE_SECONDS)
 
     def _grow_to(self, wanted: int) -> None:

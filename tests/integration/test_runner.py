@@ -2,12 +2,15 @@
 
 import asyncio
 import math
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -356,6 +359,31 @@ async def test_a_lease_that_was_taken_away_stops_the_attempt_which_writes_nothin
     assert attempt.status is AttemptStatus.UNRESPONSIVE
     assert attempt.failure is not None
     assert attempt.failure.message == "a test says so"
+
+
+async def test_an_attempt_stops_when_its_lease_must_have_ended_while_the_store_is_out_of_reach(
+    store: Store, tmp_path: Path
+):
+    (rollout_id,) = await enqueue(store, 1, config=RolloutConfig(unresponsive_seconds=0.9, max_attempts=1))
+    sleeper = Sleeper()
+    runner = Runner(store, sleeper.__call__)
+
+    async def lock() -> None:
+        await sleeper.began.wait()
+        with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as other_process:
+            other_process.execute("BEGIN IMMEDIATE")
+            async with asyncio.timeout(5):
+                await sleeper.cancelled.wait()
+            other_process.execute("ROLLBACK")
+        runner.stop()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(runner.iter())
+        group.create_task(lock())
+
+    (ended,) = await store.wait_for_rollouts([rollout_id], timeout=5)
+    assert ended.failure is not None
+    assert ended.failure.boundary is Boundary.WORKER
 
 
 async def test_events_reach_the_store_while_the_attempt_still_runs(store: Store):

@@ -249,14 +249,14 @@ class Runner:
             except (StoreUnavailable, TimeoutError) as exc:
                 _log.warning("worker %s cannot renew its leases, will try again: %s", self.worker_id, exc)
                 self._lose_expired()
-                await sleep(self._clock, UNAVAILABLE_SECONDS)
+                await sleep(self._clock, min(UNAVAILABLE_SECONDS, self._interval))
                 continue
             for running in self._running.values():
                 running.valid_until = max(running.valid_until, began + running.lease_seconds)
             self._lose(lost)
 
     async def _heartbeat(self) -> tuple[LostLease, ...]:
-        async with asyncio.timeout(self._interval + LEASE_SECONDS):
+        async with asyncio.timeout(self._interval * HEARTBEATS_PER_LEASE):
             return await self._store.heartbeat(self.worker_id, self._running.keys(), wait=self._interval)
 
     def _lose(self, lost: tuple[LostLease, ...]) -> None:

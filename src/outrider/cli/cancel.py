@@ -2,9 +2,8 @@
 
 import click
 
-from outrider.cli.options import check_tag, json_option, known, print_json, run, store_option, tag_option
+from outrider.cli.options import check_tag, json_option, known, opened, print_json, run, store_option, tag_option
 from outrider.core.status import LIVE, QUEUED
-from outrider.store import open_store
 
 
 @click.command("cancel")
@@ -25,7 +24,7 @@ def command(*, rollout_ids: tuple[str, ...], everything: bool, tag: str | None, 
 
 
 async def _cancel(store_url: str, rollout_ids: tuple[str, ...], tag: str | None) -> tuple[str, ...]:
-    async with open_store(store_url, create=False) as store:
+    async with opened(store_url) as store:
         await check_tag(store, tag)
         if rollout_ids:
             await known(store, rollout_ids)

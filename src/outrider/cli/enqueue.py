@@ -5,13 +5,12 @@ from typing import Any
 
 import click
 
-from outrider.cli.options import json_option, print_json, run, store_option
+from outrider.cli.options import json_option, opened, print_json, run, store_option
 from outrider.cli.tasks import read_tasks
 from outrider.core.errors import InvalidInput
 from outrider.core.ids import new_id
 from outrider.core.rollout import Rollout, RolloutConfig, RolloutRequest
 from outrider.core.status import Mode
-from outrider.store import open_store
 
 CHUNK = 10_000
 """Rollouts in one transaction: more would keep workers from renewing their leases."""
@@ -108,7 +107,7 @@ def _refuse_repeated_ids(requests: list[RolloutRequest], tasks: list[tuple[str, 
 
 
 async def _enqueue(store_url: str, requests: list[RolloutRequest]) -> list[Rollout]:
-    async with open_store(store_url) as store:
+    async with opened(store_url, create=True) as store:
         rollouts: list[Rollout] = []
         for chunk in _chunks(requests):
             rollouts += await store.enqueue_many_rollouts(chunk)

@@ -7,13 +7,13 @@ from typing import TextIO
 
 import click
 
-from outrider.cli.options import check_tag, run, store_option, tag_option
+from outrider.cli.options import check_tag, opened, run, store_option, tag_option
 from outrider.core import wire
 from outrider.core.errors import InvalidInput
 from outrider.core.rollout import Rollout
 from outrider.core.status import FINAL
 from outrider.core.trajectory import Trajectory
-from outrider.store import Store, open_store
+from outrider.store import Store
 
 PAGE = 200
 
@@ -38,7 +38,7 @@ def command(*, output: Path | None, status: str | None, tag: str | None, store_u
 
 async def _export(store_url: str, output: Path | None, status: str | None, tag: str | None) -> int:
     n_written = cursor = 0
-    async with open_store(store_url, create=False) as store:
+    async with opened(store_url) as store:
         await check_tag(store, tag)
         with _opened(output) as file:
             while (finished := await store.finished_after(cursor, limit=PAGE)).items:

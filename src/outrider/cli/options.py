@@ -1,16 +1,17 @@
 """Options that several commands share, and how a command runs."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import click
 
 from outrider.core import wire
-from outrider.core.errors import InvalidInput
+from outrider.core.errors import InvalidInput, StoreError
 from outrider.core.rollout import Rollout
 from outrider.core.status import Mode
-from outrider.store import Store
+from outrider.store import Store, open_store
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
@@ -37,6 +38,17 @@ tag_option = click.option("--tag", help="Only rollouts with this tag.")
 def run(work: Coroutine[Any, Any, R]) -> R:
     """Run a command's coroutine."""
     return asyncio.run(work)
+
+
+@asynccontextmanager
+async def opened(store_url: str, *, create: bool = False) -> AsyncIterator[Store]:
+    """The store a command was given. One that cannot be opened is a mistake in the command: nothing was changed yet."""
+    try:
+        store = await open_store(store_url, create=create)
+    except StoreError as exc:
+        raise InvalidInput(str(exc)) from exc
+    async with store:
+        yield store
 
 
 def print_json(value: object) -> None:

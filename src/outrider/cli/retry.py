@@ -5,11 +5,11 @@ import re
 import click
 from msgspec.structs import replace
 
-from outrider.cli.options import check_tag, json_option, known, print_json, run, store_option, tag_option
+from outrider.cli.options import check_tag, json_option, known, opened, print_json, run, store_option, tag_option
 from outrider.core.errors import InvalidInput
 from outrider.core.rollout import Rollout, RolloutRequest
 from outrider.core.status import RolloutStatus
-from outrider.store import Store, open_store
+from outrider.store import Store
 
 _RETRY = re.compile(r"^(?P<first>.*)~(?P<number>\d+)$")
 
@@ -36,7 +36,7 @@ def command(*, rollout_ids: tuple[str, ...], failed: bool, tag: str | None, stor
 
 
 async def _retry(store_url: str, rollout_ids: tuple[str, ...], tag: str | None) -> tuple[Rollout, ...]:
-    async with open_store(store_url, create=False) as store:
+    async with opened(store_url) as store:
         await check_tag(store, tag)
         if rollout_ids:
             chosen = await known(store, rollout_ids)

@@ -4,12 +4,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from outrider.cli.options import json_option, known, print_json, run, store_option
+from outrider.cli.options import json_option, known, opened, print_json, run, store_option
 from outrider.core.attempt import Attempt
 from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import Rollout
-from outrider.store import open_store
 
 DATA_CHARACTERS = 300
 
@@ -28,7 +27,7 @@ def command(*, rollout_id: str, store_url: str, attempt_id: str | None, n_events
 
 
 async def _show(rollout_id: str, store_url: str, attempt_id: str | None, n_events: int, *, as_json: bool) -> None:
-    async with open_store(store_url, create=False) as store:
+    async with opened(store_url) as store:
         (rollout,) = await known(store, (rollout_id,))
         attempts = (await store.query_attempts(rollout_id)).items
         events = await store.query_events(rollout_id, attempt_id=attempt_id, limit=n_events)

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from outrider.cli.diagnosis import diagnose
-from outrider.cli.options import check_tag, json_option, mode_option, print_json, run, store_option, tag_option
+from outrider.cli.options import check_tag, json_option, mode_option, opened, print_json, run, store_option, tag_option
 from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
-from outrider.store import Statistics, Store, open_store
+from outrider.store import Statistics, Store
 
 COLOURS = {RolloutStatus.SUCCEEDED: "green", RolloutStatus.FAILED: "red", RolloutStatus.CANCELLED: "yellow"}
 
@@ -28,7 +28,7 @@ def command(*, store_url: str, tag: str | None, mode: str | None, as_json: bool)
 
 async def _status(store_url: str, tag: str | None, mode: str | None, *, as_json: bool) -> None:
     now = datetime.now(UTC)
-    async with open_store(store_url, create=False) as store:
+    async with opened(store_url) as store:
         await check_tag(store, tag)
         statistics = await store.statistics()
         counts = await _counts(store, statistics, tag, mode)

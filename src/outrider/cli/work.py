@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from outrider.cli.options import json_option, mode_option, print_json, run, store_option
+from outrider.cli.options import json_option, mode_option, opened, print_json, run, store_option
 from outrider.cli.tally import Tally, follow, new_tally
 from outrider.cli.work_view import View, open_view
 from outrider.core.clock import SystemClock
@@ -18,7 +18,7 @@ from outrider.core.status import Mode
 from outrider.runner import RunnerConfig
 from outrider.runner.supervisor import Launcher, Scale, Supervisor, process_launcher, task_launcher
 from outrider.runner.worker import WorkerSpec
-from outrider.store import Store, open_store
+from outrider.store import Store
 
 TEST_AGENT = "outrider.testing.agents:practise"
 DISPLAY_SECONDS = 0.5
@@ -133,7 +133,7 @@ def _scale(workers: int, minimum: int | None, maximum: int | None) -> Scale:
 async def _work(order: Order) -> dict[str, object]:
     clock = SystemClock()
     # Workers may wait for a store that is still empty; work that shall be done must be there.
-    async with open_store(order.store_url, create=not order.until_done) as store:
+    async with opened(order.store_url, create=not order.until_done) as store:
         statistics = await store.statistics()
         tally = new_tally(clock, statistics)
         with open_view(as_json=order.as_json) as view:

@@ -310,7 +310,7 @@ class SqliteSteps:
 
     def _end_of(self, current: Current, attempt_id: str) -> str:
         attempts = reads.attempts_of(self._db, current)
-        ends = {attempt.attempt_id: attempt.status for attempt in attempts if not attempt.status.is_live}
+        ends = {attempt.attempt_id: attempt.status.value for attempt in attempts if not attempt.status.is_live}
         return ends.get(attempt_id, "no such attempt")
 
     def _rollout_of(self, attempt_id: str) -> Current | None:

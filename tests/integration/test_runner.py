@@ -185,6 +185,20 @@ async def test_a_result_is_kept_with_its_output_and_metrics(store: Store):
     assert event.data == {"reward": 0.25, "output": {"answer": "task"}, "metrics": {"length": 3}}
 
 
+async def test_whatever_an_agent_logs_is_kept_or_refused_to_the_agent_alone(store: Store):
+    async def agent(task: Any, ctx: Context) -> float:
+        ctx.log("half \ud800 and nul \0", note="ταξί 🚕")
+        with pytest.raises(InvalidInput):
+            ctx.log("unstorable", thing=object())
+        return 1.0
+
+    rollout = await Runner(store, agent).step("task")
+
+    assert rollout.status is RolloutStatus.SUCCEEDED
+    (event,) = await store.query_events(rollout.rollout_id)
+    assert (event.name, event.data) == ("half ? and nul \ufffd", {"note": "ταξί 🚕"})
+
+
 async def test_a_failed_attempt_is_retried_as_the_configuration_says(store: Store):
     ids = await enqueue(store, 1, config=RolloutConfig(max_attempts=3))
     numbers = []

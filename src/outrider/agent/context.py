@@ -53,11 +53,16 @@ class Context:
 
     def record(self, kind: EventKind, name: str, data: Mapping[str, Any]) -> None:
         """Record one thing that happened. It reaches the store within about a second, or with the attempt's end."""
-        self._recorder.add(Event(kind=kind, at=utc(self._clock.time()), name=name, data=data))
+        self._recorder.add(Event(kind=kind, at=utc(self._clock.time()), name=_storable(name), data=data))
 
     def enter(self) -> None:
         """Make this the context of the running task and of what it starts."""
         _current.set(self)
+
+
+def _storable(text: str) -> str:
+    """Text that every store keeps: half characters and NULs, as models and programs print them, become marks."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def current() -> Context:

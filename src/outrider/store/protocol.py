@@ -136,8 +136,9 @@ class Store(Protocol):
     ) -> tuple[LostLease, ...]:
         """Renew all leases of a worker, and learn which are lost.
 
-        With `wait`, goes on watching for so many seconds and returns as soon as one is lost. `attempt_ids` may be a
-        live view, such as a dict's keys: it is read anew at every look.
+        With `wait`, goes on watching for so many seconds and returns as soon as one is lost; leases are not renewed
+        meanwhile, so wait less than they last. `attempt_ids` may be a live view, such as a dict's keys: it is read anew
+        at every look.
         """
 
     async def revoke_leases(self, worker_id: str | int, *, reason: str) -> tuple[str, ...]:

@@ -231,3 +231,18 @@ async def test_processes_that_come_and_go_disturb_nobody(tmp_path: Path):
         assert [await asyncio.to_thread(other.wait, 60) for other in others] == [0] * 4
     async with open_store(url) as store:
         assert (await store.query_rollouts(limit=0)).total == 160
+
+
+async def test_the_write_ahead_log_does_not_grow_with_the_work(tmp_path: Path):
+    log = tmp_path / "runs.db-wal"
+    sizes = []
+    async with open_store(f"sqlite:///{tmp_path}/runs.db") as store:
+        for _ in range(8):
+            await store.enqueue_many_rollouts([RolloutRequest(input="x" * 100) for _ in range(4000)])
+            while claimed := await store.dequeue_many_rollouts(50, worker_id="w"):
+                finishing = (
+                    store.update_attempt(one.rollout_id, one.attempt.attempt_id, status="succeeded") for one in claimed
+                )
+                await asyncio.gather(*finishing)
+            sizes.append(log.stat().st_size)
+    assert max(sizes[4:]) <= 1.5 * max(sizes[:4]), sizes

@@ -28,7 +28,7 @@ def connect(path: Path, *, synchronous: str, create: bool, migrate: bool) -> sql
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA cache_size = -65536")
-            connection.execute("PRAGMA wal_autocheckpoint = 4000")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
             # From here on the thread that owns the connection waits for locks in its own way.
             connection.execute("PRAGMA busy_timeout = 0")
         except BaseException:

@@ -37,6 +37,11 @@ class SqliteReads:
     def committed(self) -> None:
         return None
 
+    def is_untidy(self) -> bool:
+        return False
+
+    def tidy(self) -> None: ...
+
 
 def next_expiry(db: sqlite3.Connection) -> float | None:
     expires_at: float | None = db.execute(SQL["next_expiry"]).fetchone()[0]

@@ -29,6 +29,8 @@ from outrider.store.sqlite.thread import carry_out_each
 from outrider.store.steps import Claim, Lease, NewRollout, Report, config_of, failure_record, lane_of
 
 EXPIRED_AT_ONCE = 500
+UNTIDY_CHANGES = 8_000
+"""Changed rows after which the write-ahead log is emptied, at about 16 MB."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,7 @@ class SqliteSteps:
         self._workers_noted: dict[str, float] = {}
         self._topics: set[Topic] = set()
         self._feed_end: int | None = None
+        self._tidied_at = connection.total_changes
 
     def carry_out(self, calls: Sequence[Any]) -> list[Any]:
         """Reports, claims, and any other call as a function of these steps."""
@@ -79,6 +82,15 @@ class SqliteSteps:
     def committed(self) -> Callable[[], None] | None:
         self._workers_seen |= self._workers_noted
         return self._ring(frozenset(self._topics)) if self._topics else None
+
+    def is_untidy(self) -> bool:
+        return self._db.total_changes - self._tidied_at >= UNTIDY_CHANGES
+
+    def tidy(self) -> None:
+        """Move what stands in the write-ahead log to the database, without holding anybody up."""
+        if self.is_untidy():
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._tidied_at = self._db.total_changes
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
         now = self._clock.time()

@@ -53,6 +53,7 @@ class SqliteStore(LeasedStore):
             open_desk=self._open_writer,
             begin="BEGIN IMMEDIATE",
             busy_seconds=BUSY_SECONDS,
+            quick=() if self._synchronous == "full" else (Claim, Report),
         )
         await self._writer.start()
         self._orphans = Orphans(self._writer.submit)

@@ -4,6 +4,9 @@ Invariants:
 - A call is acknowledged only after the commit of the transaction it ran in.
 - A call that fails leaves nothing behind and harms no other: the batch is rolled back and each is run by itself.
 - Every wait for another process's lock is bounded by `busy_seconds`.
+- The event loop never waits: it carries out a batch itself only if the thread is idle, all calls are quick and the lock
+  is free; if anything stands in the way, the thread takes over. Waking a thread costs more than a claim does.
+- The connection is used by the thread while a batch is with it, and by the event loop while none is.
 """
 
 import asyncio
@@ -21,6 +24,9 @@ from outrider.store.usable import Usable
 BATCH = 256
 """Calls in one transaction, about: so that no caller waits long for its neighbours."""
 
+QUICK_BATCH = 64
+"""Calls that the event loop carries out itself at most, about two milliseconds' worth."""
+
 
 def _nothing(_: object) -> None:
     """A call that does nothing, to wait for those before it."""
@@ -37,6 +43,12 @@ class Desk(Protocol):
     def committed(self) -> Callable[[], None] | None:
         """The transaction is durable; what to do about it on the event loop."""
 
+    def is_untidy(self) -> bool:
+        """Whether `tidy` has something to do."""
+
+    def tidy(self) -> None:
+        """Slow upkeep between transactions, always in the thread."""
+
 
 class TornCall(Exception):
     """A call wrote and then failed; its writes must not be committed with its neighbours'."""
@@ -49,11 +61,25 @@ class _Asked(NamedTuple):
 
 
 class SqliteThread:
-    """Runs the calls of one event loop at a desk that `open_desk` sets up, in a thread of its own."""
+    """Runs the calls of one event loop at a desk that `open_desk` sets up, in a thread of its own.
 
-    def __init__(self, name: str, *, open_desk: Callable[[], Desk], begin: str, busy_seconds: float) -> None:
+    Calls of the types `quick` may be carried out on the event loop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        open_desk: Callable[[], Desk],
+        begin: str,
+        busy_seconds: float,
+        quick: tuple[type, ...] = (),
+    ) -> None:
         self._open_desk = open_desk
         self._begin = begin
+        self._quick = quick
+        self._desk: Desk
+        self._n_in_thread = 0
         self._busy_seconds = busy_seconds
         self._asked: list[_Asked] = []
         self._batches: SimpleQueue[list[_Asked] | None] = SimpleQueue()
@@ -89,45 +115,75 @@ class SqliteThread:
 
     def _hand_over(self) -> None:
         """Pass on all that was asked in this turn of the event loop, waking the thread once."""
-        if self._asked:
-            self._batches.put(self._asked)
-            self._asked = []
+        asked, self._asked = self._asked, []
+        if not asked or (self._may_stay(asked) and self._carried_out_here(asked)):
+            return
+        self._pass_on(asked)
+
+    def _pass_on(self, asked: list[_Asked]) -> None:
+        self._n_in_thread += 1
+        self._batches.put(asked)
+
+    def _may_stay(self, asked: list[_Asked]) -> bool:
+        is_small = self._n_in_thread == 0 and len(asked) <= QUICK_BATCH
+        return is_small and all(isinstance(one.call, self._quick) for one in asked)
+
+    def _carried_out_here(self, asked: list[_Asked]) -> bool:
+        """Carry out a batch on the event loop, unless that takes waiting or goes wrong: then the thread shall try."""
+        try:
+            outcomes = self._transact(self._desk, [one.call for one in asked], busy_seconds=0.0)
+        except Exception:  # noqa: BLE001 the thread repeats it and tells the callers
+            return False
+        then = self._desk.committed()
+        _deliver(asked, outcomes, [] if then is None else [then])
+        if self._desk.is_untidy():
+            self._pass_on([])
+        return True
 
     def _run(self) -> None:
         try:
-            desk = self._open_desk()
+            self._desk = desk = self._open_desk()
         except Exception as exc:  # noqa: BLE001 raised again in the caller of `start`
             self._tell(_fail, self._started, exc)
             return
         self._tell(_succeed, self._started)
         try:
-            while batch := self._next_batch():
+            while (work := self._next_batch()) is not None:
+                batch, n_passed_on = work
                 afterwards: list[Callable[[], None]] = []
-                outcomes = self._outcomes(desk, [asked.call for asked in batch], afterwards)
+                outcomes = self._outcomes(desk, [asked.call for asked in batch], afterwards) if batch else []
                 self._tell(_deliver, batch, outcomes, afterwards)
+                desk.tidy()
+                self._tell(self._give_back, n_passed_on)
         finally:
             desk.connection.close()
             self._tell(_succeed, self._ended)
 
-    def _next_batch(self) -> list[_Asked]:
-        """Wait for calls, and take along those that came meanwhile; empty when the thread shall end."""
+    def _give_back(self, n_passed_on: int) -> None:
+        """The thread is done with so many batches."""
+        self._n_in_thread -= n_passed_on
+
+    def _next_batch(self) -> tuple[list[_Asked], int] | None:
+        """Wait for calls, take along those that came meanwhile, and count; None when the thread shall end."""
         batch = self._batches.get()
         if batch is None:
-            return []
+            return None
+        n_passed_on = 1
         try:
             while len(batch) < BATCH:
                 more = self._batches.get_nowait()
                 if more is None:
                     self._batches.put(None)
                     break
-                batch += more
+                batch = batch + more
+                n_passed_on += 1
         except Empty:
             pass
-        return batch
+        return batch, n_passed_on
 
     def _outcomes(self, desk: Desk, calls: list[Any], afterwards: list[Callable[[], None]]) -> list[Any]:
         try:
-            outcomes = self._transact(desk, calls)
+            outcomes = self._transact(desk, calls, self._busy_seconds)
         except Exception as exc:  # noqa: BLE001 raised again in the caller of `submit`: the thread must live on
             if len(calls) > 1 and not isinstance(exc, StoreUnavailable):
                 return [self._outcomes(desk, [call], afterwards)[0] for call in calls]
@@ -136,8 +192,8 @@ class SqliteThread:
             afterwards.append(then)
         return outcomes
 
-    def _transact(self, desk: Desk, calls: list[Any]) -> list[Any]:
-        self._take_lock(desk.connection)
+    def _transact(self, desk: Desk, calls: list[Any], busy_seconds: float) -> list[Any]:
+        self._take_lock(desk.connection, busy_seconds)
         try:
             outcomes = desk.carry_out(calls)
             desk.connection.execute("COMMIT")
@@ -147,18 +203,18 @@ class SqliteThread:
             raise
         return outcomes
 
-    def _take_lock(self, connection: sqlite3.Connection) -> None:
+    def _take_lock(self, connection: sqlite3.Connection, busy_seconds: float) -> None:
         """Begin, waiting for other processes in short random steps: SQLite's own back-off is slow and unfair."""
-        deadline = time.monotonic() + self._busy_seconds
+        deadline = time.monotonic() + busy_seconds
         while True:
             try:
                 connection.execute(self._begin)
             except sqlite3.OperationalError as exc:
                 if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
-                if time.monotonic() > deadline:
+                if time.monotonic() >= deadline:
                     raise StoreUnavailable(
-                        f"the database was locked by another process for {self._busy_seconds:g} s; "
+                        f"the database was locked by another process for {busy_seconds:g} s; "
                         "find the process that holds it (`fuser` names it) and continue or end it"
                     ) from exc
                 time.sleep(random.uniform(0.0001, 0.001))

@@ -42,12 +42,18 @@ class Desk:
     def committed(self) -> None:
         return None
 
+    def is_untidy(self) -> bool:
+        return False
 
-def new_thread(path: Path, busy_seconds: float = 10.0) -> SqliteThread:
+    def tidy(self) -> None: ...
+
+
+def new_thread(path: Path, busy_seconds: float = 10.0, quick: tuple[type, ...] = ()) -> SqliteThread:
     def open_desk() -> Desk:
         return Desk(sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False))
 
-    return SqliteThread("test", open_desk=open_desk, begin="BEGIN IMMEDIATE", busy_seconds=busy_seconds)
+    begin = "BEGIN IMMEDIATE"
+    return SqliteThread("test", open_desk=open_desk, begin=begin, busy_seconds=busy_seconds, quick=quick)
 
 
 def insert(n: int):
@@ -223,3 +229,71 @@ def test_a_process_ends_even_if_it_forgot_to_close_its_store(tmp_path: Path):
     database = sqlite3.connect(tmp_path / "runs.db")
     assert database.execute("SELECT count(*) FROM rollouts").fetchone() == (1,)
     database.close()
+
+
+class Quick:
+    """A call that may be carried out on the event loop; it tells where it was."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __call__(self, db: sqlite3.Connection) -> str:
+        db.execute("INSERT INTO t VALUES (?)", (self.n,))
+        return threading.current_thread().name
+
+
+@pytest.fixture
+async def quick_thread(path: Path) -> AsyncIterator[SqliteThread]:
+    thread = new_thread(path, quick=(Quick,))
+    await thread.start()
+    yield thread
+    await asyncio.wait_for(thread.stop(), 10)
+
+
+async def test_quick_calls_stay_on_the_event_loop_while_the_thread_is_idle(quick_thread: SqliteThread):
+    here = threading.current_thread().name
+    assert await asyncio.gather(*(quick_thread.submit(Quick(n)) for n in range(5))) == [here] * 5
+
+    mixed = await asyncio.gather(quick_thread.submit(Quick(5)), quick_thread.submit(insert(6)))
+    assert mixed == ["test", 6]
+    many = await asyncio.gather(*(quick_thread.submit(Quick(n)) for n in range(100, 100 + BATCH)))
+    assert set(many) == {"test"}
+
+
+async def test_a_quick_call_behind_a_slow_one_waits_for_its_turn_in_the_thread(quick_thread: SqliteThread):
+    release = threading.Event()
+    slow = quick_thread.submit(lambda _: release.wait(10))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    quick = quick_thread.submit(Quick(1))
+    await asyncio.sleep(0)
+    release.set()
+    assert await slow
+    assert await quick == "test"
+    here = threading.current_thread().name
+    while await quick_thread.submit(Quick(time.monotonic_ns())) != here:
+        await asyncio.sleep(0)
+
+
+async def test_a_quick_call_that_finds_the_database_locked_does_not_hold_up_the_event_loop(
+    quick_thread: SqliteThread, path: Path
+):
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waiting = quick_thread.submit(Quick(1))
+    began = time.monotonic()
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    assert time.monotonic() - began < 2
+    assert not waiting.done()
+    other.execute("ROLLBACK")
+    other.close()
+    assert await waiting == "test"
+
+
+async def test_a_quick_call_that_fails_harms_no_neighbour(quick_thread: SqliteThread):
+    await quick_thread.submit(Quick(1))
+    results = await asyncio.gather(*(quick_thread.submit(Quick(n)) for n in (2, 1, 3)), return_exceptions=True)
+    assert [type(result) for result in results] == [str, StoreUnavailable, str]
+    count = await quick_thread.submit(lambda db: db.execute("SELECT count(*) FROM t").fetchone()[0])
+    assert count == 3

@@ -4,7 +4,6 @@ Calls of one batch have no order among themselves, so claims are answered togeth
 the queue for all claims, and one prepared statement run over all rows that move.
 """
 
-import json
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -61,15 +60,15 @@ class SqliteSteps:
         self._tidied_at = connection.total_changes
 
     def carry_out(self, calls: Sequence[Any]) -> list[Any]:
-        """Reports, claims, and any other call as a function of these steps."""
+        """New rollouts, reports, claims, and any other call as a function of these steps."""
         self._feed_end = None
         self._workers_noted = {}
         self._topics.clear()
         outcomes: list[Any] = [None] * len(calls)
         reports = [place for place, call in enumerate(calls) if type(call) is Report]
         claims = [place for place, call in enumerate(calls) if type(call) is Claim]
-        others = [place for place, call in enumerate(calls) if callable(call)]
-        bound = [partial(calls[place], self) for place in others]
+        others = [place for place, call in enumerate(calls) if type(call) not in (Report, Claim)]
+        bound = [self._bound(calls[place]) for place in others]
         for places, results in (
             (others, carry_out_each(self._db, bound)),
             (reports, self.report_all([calls[place] for place in reports])),
@@ -78,6 +77,9 @@ class SqliteSteps:
             for place, result in zip(places, results, strict=True):
                 outcomes[place] = result
         return outcomes
+
+    def _bound(self, call: Any) -> Callable[[], Any]:
+        return partial(self.enqueue, (call,)) if type(call) is NewRollout else partial(call, self)
 
     def committed(self) -> Callable[[], None] | None:
         self._workers_seen |= self._workers_noted
@@ -94,22 +96,23 @@ class SqliteSteps:
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
         now = self._clock.time()
-        existing = self._existing(new)
-        self._insert([rollout for rollout in new if rollout.rollout_id not in existing], now)
         self._topics.add(Topic.QUEUE)
-        return tuple(existing.get(rollout.rollout_id) or rows.fresh_rollout(rollout, now) for rollout in new)
+        return tuple(
+            rows.fresh_rollout(rollout, now) if self._insert(rollout, now) else self._repetition(rollout)
+            for rollout in new
+        )
 
     def start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
         """Enqueue and claim; repeated with the same id it returns the attempt that the first call began."""
-        repeated = self._existing([new])
-        if not repeated:
-            self._insert([new], self._clock.time())
+        inserted = self._insert(new, self._clock.time())
+        if not inserted:
+            self._repetition(new)
         row = self._db.execute(SQL["rollout"], (new.rollout_id,)).fetchone()
         current = reads.current(self._db, new.rollout_id)
-        if repeated and not (current.is_live and current.worker_id == worker_id):
+        if not inserted and not (current.is_live and current.worker_id == worker_id):
             raise RolloutConflict(new.rollout_id)
         self._see_worker(worker_id)
-        if repeated:
+        if not inserted:
             return rows.attempted_of(row[1:], rows.live_attempt(current))
         claim = Claim(worker_id=worker_id, limit=1, tags=None, mode=None, request_id=None)
         return self._claim_rows([(row, claim)])[0]
@@ -198,21 +201,22 @@ class SqliteSteps:
     def put_resources(self, data: bytes) -> Resources:
         return rows.resources_of(self._db.execute(SQL["insert_resources"], (data, self._clock.time())).fetchone())
 
-    def _existing(self, new: Sequence[NewRollout]) -> dict[str, Rollout]:
-        """Those of `new` that are being repeated, by id; an id that stands for another rollout is refused."""
-        ids = json.dumps([rollout.rollout_id for rollout in new])
-        found = [rows.rollout_of(row) for row in self._db.execute(SQL["rollouts"], (ids,))]
-        existing = {rollout.rollout_id: rollout for rollout in found}
-        for rollout in new:
-            if rollout.rollout_id in existing and not rollout.matches(existing[rollout.rollout_id]):
-                raise RolloutConflict(rollout.rollout_id)
-        return existing
+    def _insert(self, new: NewRollout, now: float) -> bool:
+        """Whether it was inserted: not if its id is taken."""
+        request = new.request
+        columns = (request.mode, request.tag, request.seed, request.group_id, request.priority, new.config, now)
+        cursor = self._db.execute(SQL["insert_rollout"], (new.rollout_id, *columns, new.lane))
+        if cursor.rowcount == 0:
+            return False
+        self._db.execute(SQL["insert_input"], (cursor.lastrowid, new.input, new.metadata))
+        return True
 
-    def _insert(self, new: Sequence[NewRollout], now: float) -> None:
-        (end,) = self._db.execute(SQL["last_seq"]).fetchone()
-        numbered = list(enumerate(new, end + 1))
-        self._db.executemany(SQL["insert_rollout"], [(seq, *_columns(rollout), now) for seq, rollout in numbered])
-        self._db.executemany(SQL["insert_input"], [(seq, rollout.input, rollout.metadata) for seq, rollout in numbered])
+    def _repetition(self, new: NewRollout) -> Rollout:
+        row = self._db.execute(SQL["rollout"], (new.rollout_id,)).fetchone()
+        existing = rows.rollout_of(row[1:])
+        if not new.matches(existing):
+            raise RolloutConflict(new.rollout_id)
+        return existing
 
     def _claimed_by_request(self, request_id: str) -> tuple[AttemptedRollout, ...]:
         found = self._db.execute(SQL["claimed_by_request"], (request_id,)).fetchall()
@@ -341,12 +345,6 @@ class SqliteSteps:
         if always or now - self._workers_seen.get(worker_id, 0.0) >= WORKER_SEEN_EVERY:
             self._db.execute(SQL["see_worker"], (worker_id, now, now, 0.0 if always else WORKER_SEEN_EVERY))
             self._workers_noted[worker_id] = now
-
-
-def _columns(new: NewRollout) -> tuple[Any, ...]:
-    request = new.request
-    fields = (request.mode, request.tag, request.seed, request.group_id, request.priority)
-    return new.rollout_id, *fields, new.config, new.lane
 
 
 def _attempt_id(seq: int, sequence_id: int) -> str:

@@ -32,6 +32,8 @@ from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQ
 R = TypeVar("R")
 
 BUSY_SECONDS = 60.0
+QUICK_BYTES = 1 << 16
+"""The largest input that is written on the event loop."""
 
 
 class SqliteStore(LeasedStore):
@@ -53,7 +55,7 @@ class SqliteStore(LeasedStore):
             open_desk=self._open_writer,
             begin="BEGIN IMMEDIATE",
             busy_seconds=BUSY_SECONDS,
-            quick=() if self._synchronous == "full" else (Claim, Report),
+            quick=() if self._synchronous == "full" else (Claim, Report, NewRollout),
         )
         await self._writer.start()
         self._orphans = Orphans(self._writer.submit)
@@ -87,6 +89,9 @@ class SqliteStore(LeasedStore):
             self._bell.ring_here(topic)
 
     async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]:
+        if len(new) == 1 and len(new[0].input) <= QUICK_BYTES:
+            enqueued: tuple[Rollout, ...] = await self._writer.submit(new[0])
+            return enqueued
         return await self._write(lambda steps: steps.enqueue(new))
 
     async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:

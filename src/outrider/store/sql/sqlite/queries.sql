@@ -1,16 +1,8 @@
--- name: last_seq
--- The place of the rollout enqueued last.
-SELECT coalesce(max(seq), 0) FROM rollouts
-
--- name: rollouts
--- Rollouts by their ids.
-SELECT {rollout} FROM rollouts r JOIN inputs i ON i.seq = r.seq
-WHERE r.rollout_id IN (SELECT value FROM json_each(?))
-
 -- name: insert_rollout
--- A new rollout goes to the end of its lane.
-INSERT INTO rollouts (seq, rollout_id, status, mode, tag, seed, group_id, priority, config, lane, enqueued_at)
-VALUES (?, ?, 'queuing', ?, ?, ?, ?, ?, ?, ?, ?)
+-- A new rollout goes to the end of its lane; an id that is taken inserts nothing.
+INSERT INTO rollouts (rollout_id, status, mode, tag, seed, group_id, priority, config, enqueued_at, lane)
+VALUES (?, 'queuing', ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (rollout_id) DO NOTHING
 
 -- name: insert_input
 -- Its payloads.

@@ -12,11 +12,14 @@ OutriderError
 ├── WorkersFailed           the worker processes cannot start or keep dying
 └── AttemptError            a failure inside an attempt, one class for each boundary
     ├── PolicyError         the model or its server
+    │   ├── ContextOverflow the conversation is too long for the model
+    │   └── PolicyUnusable  wrong key, no such model: no call can succeed, so the run stops
     ├── EnvError            the environment
     ├── MachineError        the machine (VM, desktop, container, browser)
     ├── AgentError          the agent's own code
     ├── ScoreError          the scoring of a finished attempt
     ├── LimitError          a deadline or budget ran out
+    │   └── BudgetSpent     the run's budget is spent, so the run stops
     └── WorkerError         the worker that ran the attempt died or was cut off
 ```
 """
@@ -105,6 +108,9 @@ class AttemptError(OutriderError):
 
     boundary: ClassVar[Boundary]
 
+    stops_run: ClassVar[bool] = False
+    """Whether every other attempt would end the same way: the rollout goes back to the queue and its worker stops."""
+
     def __init__(self, message: str, *, stage: str = "") -> None:
         super().__init__(message)
         self.stage = stage
@@ -114,6 +120,16 @@ class PolicyError(AttemptError):
     """The model or its server failed."""
 
     boundary = Boundary.POLICY
+
+
+class ContextOverflow(PolicyError):
+    """The conversation is longer than the model can read."""
+
+
+class PolicyUnusable(PolicyError):
+    """No call can succeed until someone changes the configuration: a wrong key, a model the server does not have."""
+
+    stops_run = True
 
 
 class EnvError(AttemptError):
@@ -144,6 +160,12 @@ class LimitError(AttemptError):
     """A deadline or a budget ran out."""
 
     boundary = Boundary.LIMIT
+
+
+class BudgetSpent(LimitError):
+    """The run has used up its tokens, money or time."""
+
+    stops_run = True
 
 
 class WorkerError(AttemptError):

@@ -1,0 +1,76 @@
+"""An environment: what an agent acts on. Gymnasium's shape, asynchronous, and in the language of chat.
+
+Invariants:
+- Used once: one `reset`, then steps until `terminated` or `truncated`, one `score`, one `close`.
+- All randomness comes from the seed given to `reset`; the same seed gives the same episode in any process.
+- What the agent gets wrong (a malformed call, an invalid move) is answered in the observation. An exception is a
+  failure of the environment itself.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from outrider.core.chat import Message, ToolSpec
+from outrider.core.task import Task
+
+Observation = tuple[Message, ...]
+"""What the agent sees: the messages to append to its conversation."""
+
+
+class Step(NamedTuple):
+    """What an action led to. `terminated`: the task itself has ended; `truncated`: a limit ended it."""
+
+    observation: Observation = ()
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, Any] = {}
+
+
+class Score(Struct, frozen=True, kw_only=True):
+    """What an episode was worth. `output` is what the agent came to: its answer, its program, where it stood."""
+
+    reward: float
+    output: Any = None
+    metrics: Mapping[str, float] = {}
+    explanation: str = ""
+
+
+class Environment(Protocol):
+    """One episode's world."""
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """What the agent may call. Without tools, the text of its message is its action."""
+        return ()
+
+    async def reset(self, seed: int | None = None) -> Observation:
+        """Begin: the opening messages, usually a system message with the rules and a user message with the task."""
+        ...
+
+    async def step(self, action: Message) -> Step:
+        """Carry out what the assistant's message asks for. Each of its tool calls is answered by one message."""
+        ...
+
+    async def score(self) -> Score | None:
+        """The worth of the whole episode, however it ended; None: the sum of its steps' rewards."""
+        return None
+
+    async def close(self) -> None:
+        """Give back what the episode holds."""
+
+
+class Environments(Protocol):
+    """The environments of one tag in one worker: owns what its episodes share, such as an index or a browser."""
+
+    def make(self, task: Task) -> Environment:
+        """A fresh environment for one episode of `task`."""
+        ...
+
+    async def check(self) -> None:
+        """Raise `InvalidInput` if no episode could run: a missing program, extra or file. Called once, before a run."""
+
+    async def close(self) -> None:
+        """Give back what the episodes shared."""

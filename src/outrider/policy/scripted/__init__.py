@@ -1,0 +1,1 @@
+"""Scripted policies: deterministic, no network, same protocol."""

@@ -1,0 +1,20 @@
+"""A scorer: how good is this answer to that task?"""
+
+from typing import Protocol
+
+from outrider.core.task import Task
+from outrider.env.protocol import Score
+
+
+class Scorer(Protocol):
+    """Compares an answer with a task. One scorer serves many episodes at once."""
+
+    async def score(self, answer: str, task: Task) -> Score:
+        """`reward` from 0 to 1. What the agent got wrong scores low; an exception means that scoring itself failed."""
+        ...
+
+    async def check(self) -> None:
+        """Raise `InvalidInput` if this scorer cannot work here: a missing extra, a judge that cannot be reached."""
+
+    async def close(self) -> None:
+        """Give back what the scorer holds."""

@@ -9,6 +9,7 @@ OutriderError
 │   ├── LeaseLost           a write named an attempt that is no longer the current one
 │   ├── SchemaMismatch      the database was made by another version of Outrider
 │   └── StoreUnavailable    the database cannot be reached, is locked, or its disk is full
+├── ToolRefusal             a tool tells the model what was wrong with its call
 ├── WorkersFailed           the worker processes cannot start or keep dying
 └── AttemptError            a failure inside an attempt, one class for each boundary
     ├── PolicyError         the model or its server
@@ -97,6 +98,10 @@ class SchemaMismatch(StoreError):
 
 class StoreUnavailable(StoreError):
     """The database cannot be used right now. What was acknowledged before is safe."""
+
+
+class ToolRefusal(OutriderError):
+    """Raised by a tool to tell the model what was wrong with its call; the model reads the message."""
 
 
 class WorkersFailed(OutriderError):

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.chat import Image, Message, ToolCall, ToolSpec, tool_result
+from outrider.core.errors import ToolRefusal
 
 A = TypeVar("A", bound=Struct)
 
@@ -19,10 +20,6 @@ class ToolOutput:
 
     text: str
     images: tuple[Image, ...] = ()
-
-
-class ToolRefusal(Exception):  # noqa: N818 it is an answer, not a failure
-    """Raised by a tool to tell the model what was wrong with its call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A scorer: how good is this answer to that task?"""
+"""A scorer: tells how good an answer to a task is."""
 
 from typing import Protocol
 

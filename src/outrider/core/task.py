@@ -10,7 +10,7 @@ from outrider.core.errors import InvalidInput
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """One thing to do. `answer` is what a scorer compares with; `metadata` holds whatever else the environment needs."""
+    """One thing to do. `answer` is what a scorer compares with; `metadata` holds what else the environment needs."""
 
     task_id: str
     question: str = ""

@@ -1,0 +1,1 @@
+"""Evaluation: benchmark files in, scored results out."""

@@ -15,6 +15,7 @@ from outrider import RolloutConfig, Store
 from outrider.core.errors import InvalidInput, WorkersFailed
 from outrider.core.status import AttemptStatus, RolloutStatus
 from outrider.runner import RunnerConfig
+from outrider.runner.kit import EpisodeSpec
 from outrider.runner.supervisor import Scale, Supervisor, process_launcher, task_launcher
 from outrider.runner.worker import WorkerSpec
 from outrider.testing import eventually
@@ -54,7 +55,7 @@ def supervise(
     store: Store, agent: str, *, scale: Scale | int, lines: list[str] | None = None, **config: object
 ) -> Supervisor:
     said = [] if lines is None else lines
-    spec = WorkerSpec(store_url=store.url, agent=agent, config=RunnerConfig(**config))  # type: ignore[arg-type]
+    spec = WorkerSpec(store_url=store.url, episodes=EpisodeSpec(agent=agent), config=RunnerConfig(**config))  # type: ignore[arg-type]
     if isinstance(scale, int):
         scale = Scale(minimum=scale, maximum=scale)
     return Supervisor(store, spec, scale=scale, launcher=process_launcher(said.append), on_line=said.append)
@@ -205,7 +206,7 @@ async def test_the_same_supervisor_keeps_workers_as_tasks(store: Store, agents: 
     sys.path.insert(0, str(agents))
     try:
         ids = [(await store.enqueue_rollout({})).rollout_id for _ in range(20)]
-        spec = WorkerSpec(store_url=store.url, agent="some_agents:quick")
+        spec = WorkerSpec(store_url=store.url, episodes=EpisodeSpec(agent="some_agents:quick"))
         lines: list[str] = []
         scale = Scale(minimum=4, maximum=4)
         supervisor = Supervisor(store, spec, scale=scale, launcher=task_launcher(store, lines.append))

@@ -16,6 +16,7 @@ from outrider.core.clock import SystemClock
 from outrider.core.errors import InvalidInput
 from outrider.core.status import Mode
 from outrider.runner import RunnerConfig
+from outrider.runner.kit import EpisodeSpec
 from outrider.runner.supervisor import Launcher, Scale, Supervisor, process_launcher, task_launcher
 from outrider.runner.worker import WorkerSpec
 from outrider.store import Store
@@ -110,7 +111,7 @@ def command(
     config = RunnerConfig(grace_seconds=grace, tags=tags or None, mode=None if mode is None else Mode(mode), **runner)
     order = Order(
         store_url=store_url,
-        spec=WorkerSpec(store_url=store_url, agent=agent, config=config),
+        spec=WorkerSpec(store_url=store_url, episodes=EpisodeSpec(agent=agent), config=config),
         scale=_scale(workers, min_workers, max_workers),
         as_tasks=as_tasks,
         until_done=until_done,

@@ -5,6 +5,8 @@ Invariants:
 - The attempt ends with one fenced write, which takes its last events along.
 - `close` runs whatever happened before it, shielded from cancellation and bounded.
 - An attempt that has lost its lease writes nothing more.
+- A failure that every other attempt would meet too (`stops_run`) is not recorded as this rollout's: it goes back to the
+  queue, and the failure is raised to the worker, which stops.
 """
 
 import asyncio
@@ -107,6 +109,9 @@ class AttemptRun:
             try:
                 result = await self._result()
             except AttemptError as exc:
+                if exc.stops_run:
+                    await self._finish(AttemptStatus.CANCELLED, None, None)
+                    raise
                 return await self._finish(AttemptStatus.FAILED, None, Failure.of(exc))
             return await self._finish(AttemptStatus.SUCCEEDED, result.reward, None)
         except StoreError as exc:

@@ -9,20 +9,41 @@ import threading
 from collections.abc import Callable
 
 from outrider.core import wire
-from outrider.core.errors import InvalidInput, OutriderError
-from outrider.runner.worker import EXIT_INVALID, WorkerSpec, new_runner
+from outrider.core.clock import Clock, SystemClock, sleep
+from outrider.core.errors import AttemptError, InvalidInput, OutriderError
+from outrider.runner.kit import open_episodes
+from outrider.runner.meter import Meter
+from outrider.runner.worker import EXIT_INVALID, EXIT_STOPPED, WorkerSpec, new_runner
 from outrider.store import open_store
+
+READING_SECONDS = 1.0
+"""How often a worker tells what it has used."""
 
 
 async def _work(spec: WorkerSpec) -> None:
     """Work until there is nothing more to do, a signal says stop, or the supervisor is gone."""
-    async with open_store(spec.store_url, create=False) as store:
-        runner = new_runner(store, spec, on_line=_say)
+    meter = Meter()
+    async with open_store(spec.store_url, create=False) as store, open_episodes(spec.episodes, meter) as episodes:
+        runner = new_runner(store, spec, episodes, on_line=_say)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, runner.stop)
         threading.Thread(target=_watch_supervisor, args=(loop, runner.stop), daemon=True).start()
-        await runner.iter()
+        readings = asyncio.create_task(_tell_readings(meter, SystemClock()), name="tell readings")
+        try:
+            await runner.iter()
+        finally:
+            readings.cancel()
+            _say(meter.reading.to_line())
+
+
+async def _tell_readings(meter: Meter, clock: Clock) -> None:
+    told = meter.reading
+    while True:
+        await sleep(clock, READING_SECONDS)
+        if meter.reading is not told:
+            told = meter.reading
+            _say(told.to_line())
 
 
 def _watch_supervisor(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
@@ -47,7 +68,7 @@ def _read_spec() -> WorkerSpec:
 
 
 def main() -> int:
-    """Exit code 0: nothing more to do; 2: something given cannot be used; 1: anything else."""
+    """Exit code 0: nothing more to do; 2: something given cannot be used; 3: the run must stop; 1: anything else."""
     spec = _read_spec()
     logging.basicConfig(level=spec.log_level, format=f"Worker-{spec.index} %(levelname)s %(message)s")
     try:
@@ -57,7 +78,7 @@ def main() -> int:
         return EXIT_INVALID
     except OutriderError as exc:
         sys.stderr.write(f"{exc}\n")
-        return 1
+        return EXIT_STOPPED if isinstance(exc, AttemptError) and exc.stops_run else 1
     return 0
 
 

@@ -4,6 +4,7 @@ Invariants:
 - Every attempt it runs is under a lease it renews; one that is refused is cancelled at once.
 - While the store cannot be reached, an attempt goes on only as long as its lease can still be valid.
 - `stop()` claims nothing more; running attempts finish, or are handed back after `grace_seconds`.
+- A failure that stops the run (`AttemptError.stops_run`) stops the worker in the same way; `iter` then raises it.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from outrider.agent import AgentFunction, EpisodeFactory
 from outrider.agent.function import episodes_of
 from outrider.core.attempt import LostLease
 from outrider.core.clock import Clock, SystemClock, sleep
-from outrider.core.errors import InvalidInput, LeaseLost, StoreUnavailable
+from outrider.core.errors import AttemptError, InvalidInput, LeaseLost, StoreUnavailable
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, require_positive
 from outrider.core.status import AttemptStatus, Mode
 from outrider.runner.attempt import AttemptRun, StageLimits
@@ -117,6 +118,7 @@ class Runner:
         self._interval = self._config.heartbeat_interval
         self._beat: asyncio.Future[tuple[LostLease, ...]] | None = None
         self._stopping = asyncio.Event()
+        self._stopped_by: AttemptError | None = None
         self._abandoned: set[asyncio.Task[AttemptStatus | None]] = set()
 
     def get_worker_id(self) -> str:
@@ -135,6 +137,7 @@ class Runner:
             for _ in range(self._config.max_env_num_per_worker):
                 slots.create_task(EnvManager(claims.next, self._run).run_rollout_loop())
             await self._claim_until_stopped(claims)
+        self._raise_what_stopped()
         return self.n_run - before
 
     async def step(self, task: Any, *, config: RolloutConfig | None = None, **request: Any) -> Rollout:
@@ -144,7 +147,12 @@ class Runner:
         )
         async with self._upkeep():
             await self._run(claimed)
+        self._raise_what_stopped()
         return await self._store.get_rollout_by_id(claimed.rollout_id) or claimed
+
+    def _raise_what_stopped(self) -> None:
+        if self._stopped_by is not None:
+            raise self._stopped_by
 
     @asynccontextmanager
     async def _upkeep(self) -> AsyncIterator[None]:
@@ -199,6 +207,9 @@ class Runner:
             ends: list[asyncio.Future[Any]] = [task, running.told_to_stop]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             await self._settle(running)
+        except AttemptError as exc:
+            self._stopped_by = self._stopped_by or exc
+            self.stop()
         except asyncio.CancelledError:
             running.stop(lost=False)
             await self._settle(running)

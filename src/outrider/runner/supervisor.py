@@ -4,6 +4,7 @@ Invariants:
 - A worker that dies is noticed at once; its leases are taken away at once, so that its rollouts are retried without
   waiting for them to expire; it is replaced after a pause that grows while deaths come quickly.
 - A worker that cannot be started as configured is not tried again: `run` raises.
+- A worker that met what every other worker would meet too (`stopped_by` says what) lets all of them drain.
 - When `run` returns or raises, no worker is left.
 """
 
@@ -17,6 +18,7 @@ from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import InvalidInput, StoreError, WorkersFailed
 from outrider.core.status import LIVE, QUEUED
 from outrider.core.tasks import uninterrupted
+from outrider.runner.meter import Reading
 from outrider.runner.worker import LineHandler, ProcessWorker, RunningWorker, TaskWorker, WorkerSpec
 from outrider.store import Statistics, Store
 
@@ -97,11 +99,18 @@ class Supervisor:
         self._draining = asyncio.Event()
         self._killed = False
         self._failure: BaseException | None = None
+        self._used_by_gone = Reading()
         self.n_deaths = 0
+        self.stopped_by: str | None = None
 
     @property
     def workers(self) -> tuple[RunningWorker, ...]:
         return tuple(self._workers.values())
+
+    @property
+    def reading(self) -> Reading:
+        """What the model calls of all workers have used so far, those that are gone included."""
+        return sum((worker.reading for worker in self._workers.values()), self._used_by_gone)
 
     def drain(self) -> None:
         """Let every worker finish what it runs, then end."""
@@ -204,8 +213,13 @@ class Supervisor:
         finally:
             worker.kill()
             del self._workers[index]
+            self._used_by_gone += worker.reading
         if ended.invalid:
-            raise InvalidInput(ended.description.partition("\n")[2] or ended.description)
+            raise InvalidInput(ended.description)
+        if ended.stops_run:
+            self.stopped_by = self.stopped_by or ended.description
+            self.drain()
+            return False
         if not ended.failed:
             return False
         n_revoked = await self._take_leases(worker.worker_id, ended.description)

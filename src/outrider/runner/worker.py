@@ -14,9 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from outrider.agent import EpisodeFactory
 from outrider.core import wire
-from outrider.core.errors import InvalidInput
+from outrider.core.errors import AttemptError, InvalidInput
 from outrider.core.rollout import AttemptedRollout
+from outrider.runner.kit import EpisodeSpec, open_episodes
+from outrider.runner.meter import Meter, Reading
 from outrider.runner.runner import Runner, RunnerConfig, worker_id_of
 from outrider.store import Store
 
@@ -28,6 +31,9 @@ LAST_WORDS_SECONDS = 1.0
 EXIT_INVALID = 2
 """The exit code of a worker that was given something it cannot use; starting it again would not help."""
 
+EXIT_STOPPED = 3
+"""The exit code of a worker that met what every other worker would meet too; the run stops."""
+
 LineHandler = Callable[[str], None]
 """Takes one line of text that a worker prints."""
 
@@ -37,7 +43,7 @@ class WorkerSpec:
     """All that a worker needs to know, in a form that crosses process borders."""
 
     store_url: str
-    agent: str
+    episodes: EpisodeSpec
     index: int = 0
     config: RunnerConfig = field(default_factory=RunnerConfig)
     log_level: str = "WARNING"
@@ -45,11 +51,15 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerExit:
-    """How a worker ended. `failed` tells a death from an end; `invalid` a death that would come again at once."""
+    """How a worker ended: by itself or by dying (`failed`).
+
+    `invalid`: it would die again at once. `stops_run`: every other worker would come to the same end.
+    """
 
     failed: bool
     description: str
     invalid: bool = False
+    stops_run: bool = False
 
 
 class RunningWorker(Protocol):
@@ -57,6 +67,10 @@ class RunningWorker(Protocol):
 
     @property
     def worker_id(self) -> str: ...
+
+    @property
+    def reading(self) -> Reading:
+        """What its model calls have used so far."""
 
     async def wait(self) -> WorkerExit: ...
 
@@ -71,23 +85,36 @@ class TaskWorker:
     """A worker as a task of the running event loop, on the supervisor's own store."""
 
     def __init__(self, store: Store, spec: WorkerSpec, on_line: LineHandler) -> None:
-        self._runner = new_runner(store, spec, on_line)
-        self._task = asyncio.create_task(self._runner.iter(), name=f"worker {self._runner.worker_id}")
+        self.worker_id = worker_id_of(spec.index)
+        self._meter = Meter()
+        self._runner: Runner | None = None
+        self._draining = False
+        self._task = asyncio.create_task(self._work(store, spec, on_line), name=f"worker {self.worker_id}")
 
     @property
-    def worker_id(self) -> str:
-        return self._runner.worker_id
+    def reading(self) -> Reading:
+        return self._meter.reading
+
+    async def _work(self, store: Store, spec: WorkerSpec, on_line: LineHandler) -> int:
+        async with open_episodes(spec.episodes, self._meter) as episodes:
+            self._runner = new_runner(store, spec, episodes, on_line)
+            return 0 if self._draining else await self._runner.iter()
 
     async def wait(self) -> WorkerExit:
         await asyncio.wait([self._task])
         if self._task.cancelled():
             return WorkerExit(failed=False, description="was stopped")
         if (error := self._task.exception()) is not None:
-            return WorkerExit(failed=True, description=f"failed: {error}", invalid=isinstance(error, InvalidInput))
-        return WorkerExit(failed=False, description=f"ended after {self._runner.n_run} rollouts")
+            stops_run = isinstance(error, AttemptError) and error.stops_run
+            description = str(error) if stops_run else f"failed: {error}"
+            invalid = isinstance(error, InvalidInput)
+            return WorkerExit(failed=True, description=description, invalid=invalid, stops_run=stops_run)
+        return WorkerExit(failed=False, description=f"ended after {self._task.result()} rollouts")
 
     def drain(self) -> None:
-        self._runner.stop()
+        self._draining = True
+        if self._runner is not None:
+            self._runner.stop()
 
     def kill(self) -> None:
         self._task.cancel()
@@ -98,6 +125,7 @@ class _Ears(asyncio.SubprocessProtocol):
 
     def __init__(self, on_line: LineHandler) -> None:
         self._on_line = on_line
+        self.reading = Reading()
         self._unfinished = {STDOUT: b"", STDERR: b""}
         self.last_words: deque[str] = deque(maxlen=10)
         self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -106,10 +134,15 @@ class _Ears(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         *lines, self._unfinished[fd] = (self._unfinished[fd] + data).split(b"\n")
         for line in lines:
-            text = line.decode(errors="replace")
-            if fd == STDERR:
-                self.last_words.append(text)
-            self._on_line(text)
+            self._hear(fd, line.decode(errors="replace"))
+
+    def _hear(self, fd: int, text: str) -> None:
+        if fd == STDERR:
+            self.last_words.append(text)
+        elif (reading := Reading.of_line(text)) is not None:
+            self.reading = reading
+            return
+        self._on_line(text)
 
     def process_exited(self) -> None:
         self.exited.set_result(None)
@@ -126,6 +159,10 @@ class ProcessWorker:
         self._ears = ears
         self.pid = transport.get_pid()
         self.worker_id = worker_id_of(index, self.pid)
+
+    @property
+    def reading(self) -> Reading:
+        return self._ears.reading
 
     @classmethod
     async def start(cls, spec: WorkerSpec, on_line: LineHandler) -> "ProcessWorker":
@@ -149,7 +186,12 @@ class ProcessWorker:
             self._transport.close()
         code = self._transport.get_returncode()
         assert code is not None
-        return WorkerExit(failed=code != 0, description=self._describe(code), invalid=code == EXIT_INVALID)
+        return WorkerExit(
+            failed=code != 0,
+            description=self._describe(code),
+            invalid=code == EXIT_INVALID,
+            stops_run=code == EXIT_STOPPED,
+        )
 
     def drain(self) -> None:
         self._signal(signal.SIGTERM)
@@ -171,14 +213,16 @@ class ProcessWorker:
             return "ended"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
+        if code in {EXIT_INVALID, EXIT_STOPPED} and self._ears.last_words:
+            return "\n".join(self._ears.last_words)
         return "\n".join([f"exited with code {code}", *self._ears.last_words])
 
 
-def new_runner(store: Store, spec: WorkerSpec, on_line: LineHandler) -> Runner:
+def new_runner(store: Store, spec: WorkerSpec, episodes: EpisodeFactory, on_line: LineHandler) -> Runner:
     """The worker that `spec` describes; it says each claim in a line."""
     return Runner(
         store,
-        spec.agent,
+        episodes=episodes,
         worker_id=worker_id_of(spec.index),
         config=spec.config,
         on_claim=lambda claimed: on_line(_claim_line(spec.index, claimed)),

@@ -1,0 +1,144 @@
+"""What `outrider run` was asked to do: flags over a YAML file over defaults, checked as a whole."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from outrider.core.errors import InvalidInput
+
+
+class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of a run. A YAML file names them as here; flags are the same with dashes.
+
+    `num_rollouts` is how many rollouts run at once; `timeout` is per attempt, in seconds. `env` is the configuration of
+    the environment, `scorer` a shorthand for `env.scorer`.
+    """
+
+    mode: str = ""
+    data: str | None = None
+    num_rollouts: int = 5
+    samples_per_task: int = 1
+    limit: int | None = None
+    seed: int = 0
+    workers: int = 1
+    timeout: float | None = None
+    max_attempts: int = 3
+    output_dir: str = "results"
+    name: str | None = None
+    store: str | None = None
+
+    agent: str = "chat"
+    model: str = "gpt-4.1-2025-04-14"
+    base_url: tuple[str, ...] = ()
+    max_turns: int = 100
+    max_retries: int = 3
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    max_context_tokens: int | None = None
+    logprobs: bool = False
+    stream: bool = False
+    record: str | None = None
+
+    env: Mapping[str, Any] = {}
+    scorer: str | None = None
+
+    budget_tokens: int | None = None
+    budget_money: float | None = None
+    budget_seconds: float | None = None
+    prompt_price: float = 0.0
+    completion_price: float = 0.0
+
+    use_vm_pool: bool = False
+    num_vms: int = 3
+    path_to_vm: str | None = None
+    provider_name: str | None = None
+    action_space: str = "computer_13"
+    screen_width: int = 1920
+    screen_height: int = 1080
+    headless: bool = False
+    snapshot_name: str | None = None
+    client_password: str = "password"  # noqa: S105 the default of the images in use
+
+    def __post_init__(self) -> None:
+        for field in ("num_rollouts", "samples_per_task", "workers", "max_attempts", "max_turns", "num_vms"):
+            if getattr(self, field) < 1:
+                raise InvalidInput(f"{field} is {getattr(self, field)}; give 1 or more")
+        for field in ("limit", "timeout", "budget_tokens", "budget_money", "budget_seconds"):
+            value = getattr(self, field)
+            if value is not None and not value > 0:
+                raise InvalidInput(f"{field} is {value}; give more than 0, or leave it out for no limit")
+        if self.max_retries < 0:
+            raise InvalidInput(f"max_retries is {self.max_retries}; give 0 or more")
+        if self.budget_money is not None and not (self.prompt_price or self.completion_price):
+            raise InvalidInput("budget_money needs prompt_price and completion_price, in money per million tokens")
+
+
+MACHINE_FIELDS = (
+    "use_vm_pool",
+    "num_vms",
+    "path_to_vm",
+    "provider_name",
+    "action_space",
+    "screen_width",
+    "screen_height",
+    "headless",
+    "snapshot_name",
+    "client_password",
+)
+"""Settings that only a mode with machines uses."""
+
+MEANINGLESS_ON_RESUME = frozenset({"num_rollouts", "workers", "output_dir", "name", "store", "base_url", "max_retries",
+                                   "budget_tokens", "budget_money", "budget_seconds", "prompt_price",
+                                   "completion_price", "limit"})
+
+
+def read_config(path: str | None, flags: Mapping[str, Any]) -> RunConfig:
+    """The settings in a file, if there is one, with those given as flags put over them."""
+    values = {} if path is None else _read_yaml(Path(path))
+    place = "the flags" if path is None else path
+    for name in values:
+        if name not in RunConfig.__struct_fields__:
+            near = get_close_matches(name, RunConfig.__struct_fields__, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(RunConfig.__struct_fields__)}"
+            raise InvalidInput(f"{path} has a setting {name!r} that `outrider run` does not know; {hint}")
+    merged = {**values, **flags, "env": {**values.get("env", {}), **flags.get("env", {})}}
+    try:
+        return msgspec.convert(merged, RunConfig)
+    except msgspec.ValidationError as exc:
+        raise InvalidInput(f"{place}: {exc}") from exc
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml  # noqa: PLC0415 10 ms that only a configuration file needs
+
+    try:
+        values = yaml.safe_load(path.read_bytes())
+    except OSError as exc:
+        raise InvalidInput(f"cannot read {path}: {exc.strerror}") from exc
+    except yaml.YAMLError as exc:
+        raise InvalidInput(f"{path} is not YAML: {exc}") from exc
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise InvalidInput(f"{path} holds {type(values).__name__}; write settings as `name: value`, one a line")
+    if not isinstance(values.get("env", {}), dict):
+        raise InvalidInput(f"{path}: env must hold settings as `name: value`")
+    return {str(name).replace("-", "_"): value for name, value in values.items()}
+
+
+def env_setting(text: str) -> tuple[str, Any]:
+    """One `--env NAME=VALUE`; the value is read as YAML, so that numbers and lists can be given."""
+    import yaml  # noqa: PLC0415
+
+    name, separator, value = text.partition("=")
+    if not (name and separator):
+        raise InvalidInput(f"--env {text!r}: write it as NAME=VALUE")
+    try:
+        return name, yaml.safe_load(value)
+    except yaml.YAMLError as exc:
+        raise InvalidInput(f"--env {text!r}: {exc}") from exc

@@ -1,0 +1,76 @@
+"""Counting model calls and tokens while they are made, for progress and for a run's budget."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from outrider.core.chat import Message, ToolSpec
+from outrider.policy import ChatPolicy, Completion, Sampling
+
+MARK = "\x1e"
+"""A line that begins with this character is a worker process's reading, not something it says."""
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """What has been used so far."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: "Reading") -> "Reading":
+        return Reading(
+            calls=self.calls + other.calls,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def to_line(self) -> str:
+        return MARK + msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of_line(cls, line: str) -> "Reading | None":
+        """The reading in a line, if it is one."""
+        return msgspec.json.decode(line[1:], type=cls) if line.startswith(MARK) else None
+
+
+class Meter:
+    """Counts upwards."""
+
+    def __init__(self) -> None:
+        self.reading = Reading()
+
+    def count(self, completion: Completion) -> None:
+        usage = completion.usage
+        self.reading += Reading(calls=1, prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens)
+
+
+class MeteredPolicy(ChatPolicy):
+    """A policy whose completions are counted."""
+
+    def __init__(self, policy: ChatPolicy, meter: Meter) -> None:
+        self._policy = policy
+        self._meter = meter
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling: Sampling | None = None,
+        session: str = "",
+    ) -> Completion:
+        completion = await self._policy.complete(messages, tools=tools, sampling=sampling, session=session)
+        self._meter.count(completion)
+        return completion
+
+    async def check(self) -> None:
+        await self._policy.check()
+
+    async def close(self) -> None:
+        await self._policy.close()

@@ -17,7 +17,7 @@ import pytest
 
 import outrider
 from outrider import Context, Result, RolloutConfig, Runner, Store
-from outrider.core.errors import Boundary, InvalidInput
+from outrider.core.errors import Boundary, InvalidInput, PolicyUnusable
 from outrider.core.event import EventKind
 from outrider.core.status import AttemptStatus, RolloutStatus
 from outrider.runner import StageLimits
@@ -478,3 +478,26 @@ asyncio.run(main())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout.split() == ["failed", "AttemptTimeout"]
+
+
+async def test_what_every_rollout_would_meet_stops_the_worker_and_is_nobodys_failure(store: Store):
+    ids = await enqueue(store, 4)
+    begun: list[int] = []
+
+    async def agent(task: Any, ctx: Context) -> float:
+        begun.append(task["task_id"])
+        if task["task_id"] == 1:
+            raise PolicyUnusable("the key is wrong")
+        await asyncio.sleep(0.05)
+        return 1.0
+
+    runner = Runner(store, agent, max_env_num_per_worker=2)
+    with pytest.raises(PolicyUnusable, match="the key is wrong"):
+        await asyncio.wait_for(runner.iter(), 10)
+
+    rollouts = {rollout.rollout_id: rollout for rollout in await store.query_rollouts()}
+    assert rollouts[ids[0]].status is RolloutStatus.SUCCEEDED, "what ran beside it could finish"
+    assert rollouts[ids[1]].status in {RolloutStatus.QUEUING, RolloutStatus.REQUEUING}
+    assert rollouts[ids[1]].n_failures == 0
+    assert sorted(begun)[:2] == [0, 1]
+    assert 3 not in begun

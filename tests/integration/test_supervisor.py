@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from outrider import RolloutConfig, Store
+from outrider import RolloutConfig, RolloutRequest, Store
 from outrider.core.errors import InvalidInput, WorkersFailed
-from outrider.core.status import AttemptStatus, RolloutStatus
+from outrider.core.status import QUEUED, AttemptStatus, RolloutStatus
 from outrider.runner import RunnerConfig
 from outrider.runner.kit import EpisodeSpec
 from outrider.runner.supervisor import Scale, Supervisor, process_launcher, task_launcher
@@ -29,6 +29,10 @@ async def quick(task, ctx):
 async def slow(task, ctx):
     await asyncio.sleep(task.get("seconds", 30))
     return 1.0
+
+async def broke(task, ctx):
+    from outrider.core.errors import BudgetSpent
+    raise BudgetSpent("1,000 tokens are used up")
 
 def litter(task, ctx):
     import subprocess
@@ -254,3 +258,22 @@ def test_impossible_numbers_of_workers_are_refused():
     for minimum, maximum in ((2, 1), (-1, 3), (0, 0)):
         with pytest.raises(InvalidInput):
             Scale(minimum=minimum, maximum=maximum)
+
+
+@pytest.mark.parametrize("kind", ["tasks", "processes"])
+async def test_a_spent_budget_drains_all_workers_and_leaves_the_work_in_the_queue(
+    store: Store, agents: Path, kind: str
+):
+    await store.enqueue_many_rollouts([RolloutRequest(input={}) for _ in range(10)])
+    said: list[str] = []
+    launcher = task_launcher(store, said.append) if kind == "tasks" else process_launcher(said.append)
+    spec = WorkerSpec(store_url=store.url, episodes=EpisodeSpec(agent="some_agents:broke"))
+    supervisor = Supervisor(store, spec, scale=Scale(minimum=2, maximum=2), launcher=launcher)
+
+    await asyncio.wait_for(supervisor.run(), 30)
+
+    assert supervisor.stopped_by is not None
+    assert "1,000 tokens are used up" in supervisor.stopped_by
+    assert supervisor.n_deaths == 0
+    statistics = await store.statistics()
+    assert sum(statistics.rollouts[status] for status in QUEUED) == 10

@@ -8,9 +8,11 @@ import click
 
 COMMANDS = {
     "enqueue": "Add rollouts to a store.",
+    "run": "Run agents on the tasks of a benchmark and score them.",
     "work": "Run workers that share the rollouts of a store.",
     "status": "Show rollouts by state, workers, and what is stuck and why.",
     "show": "Show one rollout: attempts, workers, events, errors.",
+    "view": "Show a run's rollouts, one as a conversation, or all as a page.",
     "retry": "Run ended rollouts again, as new ones.",
     "cancel": "Cancel rollouts, down to their running attempts.",
     "export": "Write finished rollouts with their events as JSON lines.",
@@ -40,14 +42,13 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="outrider")
 def cli() -> None:
-    r"""Rollouts for LLM agents: claimed once, crash-proof, scored.
+    """Rollouts for LLM agents: claimed once, crash-proof, scored.
 
-    Two commands to start with, in any folder:
+    To start with, in any folder, without a key:
 
     \b
-      outrider enqueue --test 20
-      outrider work --workers 4 --until-done
-    """
+      outrider run --mode math --model builtin:solver
+    """  # noqa: D301 click reads this character as "keep the lines"
 
 
 def main() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from outrider.agent.chat import MAX_TURNS
+from outrider.agent.mcp import McpServer
 from outrider.core.errors import InvalidInput
 
 
@@ -15,7 +17,7 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of a run. A YAML file names them as here; flags are the same with dashes.
 
     `num_rollouts` is how many rollouts run at once; `timeout` is per attempt, in seconds. `env` is the configuration of
-    the environment, `scorer` a shorthand for `env.scorer`.
+    the environment, `scorer` a shorthand for `env.scorer`; `mcp`, servers whose tools are offered too, has no flag.
     """
 
     mode: str = ""
@@ -34,7 +36,7 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     agent: str = "chat"
     model: str = "gpt-4.1-2025-04-14"
     base_url: tuple[str, ...] = ()
-    max_turns: int = 100
+    max_turns: int = MAX_TURNS
     max_retries: int = 3
     temperature: float | None = None
     top_p: float | None = None
@@ -45,6 +47,7 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     record: str | None = None
 
     env: Mapping[str, Any] = {}
+    mcp: tuple[McpServer, ...] = ()
     scorer: str | None = None
 
     budget_tokens: int | None = None
@@ -91,10 +94,6 @@ MACHINE_FIELDS = (
     "client_password",
 )
 """Settings that only a mode with machines uses."""
-
-MEANINGLESS_ON_RESUME = frozenset({"num_rollouts", "workers", "output_dir", "name", "store", "base_url", "max_retries",
-                                   "budget_tokens", "budget_money", "budget_seconds", "prompt_price",
-                                   "completion_price", "limit"})
 
 
 def read_config(path: str | None, flags: Mapping[str, Any]) -> RunConfig:

@@ -1,15 +1,13 @@
 """`outrider work`."""
 
-import asyncio
 import logging
-import signal
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from outrider.cli.options import json_option, mode_option, opened, print_json, run, store_option
+from outrider.cli.supervision import supervise
 from outrider.cli.tally import Tally, follow, new_tally
 from outrider.cli.work_view import View, open_view
 from outrider.core.clock import SystemClock
@@ -143,7 +141,9 @@ async def _work(order: Order) -> dict[str, object]:
             supervisor = Supervisor(
                 store, order.spec, scale=order.scale, launcher=_launcher(order, store, view), on_line=view.line
             )
-            await _supervise(supervisor, store, tally, view, until_done=order.until_done)
+            await supervise(supervisor, _follow(store, tally, view, forever=not order.until_done), view.line)
+            for rollout in (await store.finished_after(tally.cursor, limit=1_000_000)).items:
+                tally.add(rollout)
         summary = tally.summary(clock.time())
         view.summary(summary, await store.statistics())
         return summary
@@ -153,53 +153,9 @@ def _launcher(order: Order, store: Store, view: View) -> Launcher:
     return task_launcher(store, view.line) if order.as_tasks else process_launcher(view.line)
 
 
-async def _supervise(supervisor: Supervisor, store: Store, tally: Tally, view: View, *, until_done: bool) -> None:
-    """Run the workers beside the counting, until the work or the workers are done."""
-    following = asyncio.ensure_future(_follow(store, tally, view, forever=not until_done))
-    following.add_done_callback(lambda _: supervisor.drain())
-    with _Signals(supervisor, view):
-        try:
-            await supervisor.run()
-        finally:
-            following.cancel()
-            await asyncio.wait([following])
-    if not following.cancelled():
-        following.result()
-    finished = await store.finished_after(tally.cursor, limit=1_000_000)
-    for rollout in finished.items:
-        tally.add(rollout)
-
-
 async def _follow(store: Store, tally: Tally, view: View, *, forever: bool) -> None:
     while True:
         await follow(store, tally, on_change=lambda statistics: view.update(tally, statistics), every=DISPLAY_SECONDS)
         if not forever:
             return
         await store.finished_after(tally.cursor, wait=DISPLAY_SECONDS)
-
-
-class _Signals:
-    """The first signal drains, the second kills."""
-
-    def __init__(self, supervisor: Supervisor, view: View) -> None:
-        self._supervisor = supervisor
-        self._view = view
-        self._n_Signals = 0
-
-    def __enter__(self) -> None:
-        self._each(lambda loop, number: loop.add_signal_handler(number, self._heard))
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._each(lambda loop, number: loop.remove_signal_handler(number))
-
-    def _each(self, act: Callable[[asyncio.AbstractEventLoop, int], object]) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            act(asyncio.get_running_loop(), number)
-
-    def _heard(self) -> None:
-        self._n_Signals += 1
-        if self._n_Signals == 1:
-            self._view.line("🛑 Stopping: running rollouts finish or are handed back; once more to stop at once")
-            self._supervisor.drain()
-        else:
-            self._supervisor.kill()

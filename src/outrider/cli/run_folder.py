@@ -1,0 +1,96 @@
+"""The folder of one run: its plan, its settings, its store, its results."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outrider.cli.run_config import RunConfig
+from outrider.core.errors import InvalidInput
+from outrider.evaluate.plan import PLAN_FILE, Identity, load_identity
+from outrider.evaluate.results_file import RESULTS_FILE
+
+CONFIG_FILE = "config.yaml"
+STORE_FILE = "store.db"
+
+MAY_CHANGE = frozenset({
+    "data", "num_rollouts", "workers", "output_dir", "name", "store", "base_url", "max_retries", "record", "limit",
+    "budget_tokens", "budget_money", "budget_seconds", "prompt_price", "completion_price", "client_password",
+})  # fmt: skip
+"""Settings that change how fast or how far a run goes, but not what its results mean; tasks are compared themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Where a run keeps what it has."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def results(self) -> Path:
+        return self.path / RESULTS_FILE
+
+    @property
+    def plan(self) -> Path:
+        return self.path / PLAN_FILE
+
+    def store_url(self, config: RunConfig) -> str:
+        return config.store or f"sqlite:///{self.path / STORE_FILE}"
+
+    def write_config(self, config: RunConfig) -> None:
+        """The settings as `--config` takes them, for a run like this one; the machines' password stays out."""
+        values = {name: value for name, value in msgspec.to_builtins(config).items() if value is not None}
+        del values["client_password"]
+        (self.path / CONFIG_FILE).write_bytes(msgspec.yaml.encode(values))
+
+
+def lasting_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings by which a run must be gone on with."""
+    return {name: value for name, value in msgspec.to_builtins(config).items() if name not in MAY_CHANGE}
+
+
+def new_folder(config: RunConfig, now: datetime) -> RunFolder:
+    """A fresh folder below the output folder. A name that is taken is refused, unless we made it up ourselves."""
+    made_up = f"{config.mode}-{config.model}-{now.astimezone(UTC):%Y%m%d-%H%M%S}"
+    name = config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", made_up)
+    path = Path(config.output_dir) / name
+    for number in range(100):
+        candidate = path if number == 0 else path.with_name(f"{name}-{number}")
+        try:
+            candidate.mkdir(parents=True)
+        except FileExistsError:
+            if config.name is not None:
+                raise InvalidInput(
+                    f"{candidate} is there already; go on with it by --resume {name}, or give another --name"
+                ) from None
+        except OSError as exc:
+            raise InvalidInput(f"cannot make {candidate}: {exc.strerror}; give another --output-dir") from exc
+        else:
+            return RunFolder(candidate)
+    raise InvalidInput(f"{path} and a hundred names like it are taken; give a --name")
+
+
+def folder_to_resume(config: RunConfig, wanted: str, now: Identity) -> RunFolder:
+    """The run named `wanted`, or, if that is empty, the newest one with the same tasks, mode and model."""
+    if wanted:
+        below = Path(config.output_dir) / wanted
+        return RunFolder(below if below.is_dir() or not Path(wanted).is_dir() else Path(wanted))
+    candidates = []
+    for path in Path(config.output_dir).glob(f"*/{PLAN_FILE}"):
+        begun = load_identity(path)
+        same_settings = all(begun.settings.get(name) == getattr(config, name) for name in ("mode", "model"))
+        if begun.tasks == now.tasks and same_settings:
+            candidates.append((path.stat().st_mtime, path.parent))
+    if not candidates:
+        raise InvalidInput(
+            f"{config.output_dir} holds no run of these tasks in mode {config.mode} with model {config.model}; "
+            "start one without --resume, or name the run: --resume RUN"
+        )
+    return RunFolder(max(candidates)[1])

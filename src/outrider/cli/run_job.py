@@ -1,0 +1,256 @@
+"""One run of `outrider run`: check, plan, enqueue, work, collect, sum up. Each step can be repeated after a crash."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct
+
+from outrider.cli.options import opened
+from outrider.cli.run_config import RunConfig
+from outrider.cli.run_folder import RunFolder, folder_to_resume, lasting_settings, new_folder
+from outrider.cli.run_setup import (
+    budget_left,
+    check_mode,
+    episode_spec,
+    idle_settings,
+    read_tasks,
+    rollout_config,
+    tag_of,
+    worker_spec,
+)
+from outrider.cli.run_view import Progressing, RunView, open_run_view
+from outrider.cli.supervision import supervise
+from outrider.core.clock import SystemClock
+from outrider.core.errors import BudgetSpent
+from outrider.core.status import LIVE, RolloutStatus, WorkerStatus
+from outrider.core.task import Task
+from outrider.evaluate.page import MAX_ROLLOUTS, PAGE_FILE, write_page
+from outrider.evaluate.plan import Plan, check_same, enqueue, load_identity, save_identity
+from outrider.evaluate.report import write_report
+from outrider.evaluate.results import ResultLine
+from outrider.evaluate.results_file import ResultsFile, next_results, read_results
+from outrider.evaluate.summary import Scoreboard, Summary
+from outrider.policy import Usage
+from outrider.policy.budget import Purse
+from outrider.policy.spec import Budget
+from outrider.runner.kit import check_episodes
+from outrider.runner.meter import Reading
+from outrider.runner.supervisor import Launcher, Scale, Supervisor, process_launcher, task_launcher
+from outrider.store import Store
+
+DISPLAY_SECONDS = 0.5
+N_SLOWEST = 3
+
+
+class Job:
+    """A run under way: workers on one side, counting what they end on the other."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, plan: Plan, view: RunView) -> None:
+        self._config = config
+        self._folder = folder
+        self._plan = plan
+        self._view = view
+        self._clock = SystemClock()
+        self._board = Scoreboard(samples_per_task=config.samples_per_task)
+        self._cursor = 0
+        self._n_failed = 0
+        self._n_retries = 0
+        self._purse = Purse(Budget(), self._clock)
+        self._charged = Reading()
+
+    async def run(self) -> tuple[Summary, str | None]:
+        """Work until all is done or something stops it; the summary, and what stopped it."""
+        with ResultsFile(self._folder.results) as results:
+            for line in read_results(self._folder.results):
+                self._count(line)
+            async with opened(self._folder.store_url(self._config), create=True) as store:
+                await enqueue(store, self._plan)
+                await _take_leases_of_the_dead(store)
+                stopped_by = await self._work(store, results)
+                summary = self._board.summary()
+                write_report(self._folder.path, summary, run=self._plan.run, facts=self._facts())
+                if len(self._plan) <= MAX_ROLLOUTS:
+                    path, run = self._folder.path / PAGE_FILE, self._plan.run
+                    await write_page(path, store, title=run, run=run, facts=self._facts())
+        return summary, stopped_by
+
+    def _facts(self) -> dict[str, Any]:
+        return {name: getattr(self._config, name) for name in ("mode", "data", "model", "agent", "seed")}
+
+    @property
+    def n_left(self) -> int:
+        return len(self._plan) - self._board.n
+
+    async def _work(self, store: Store, results: ResultsFile) -> str | None:
+        while await self._collect(store, results, wait=0.0):
+            continue  # what a run before this one has ended and not written down
+        if not self.n_left:
+            return None
+        budget = budget_left(self._config, self._board.summary())
+        self._purse = Purse(budget, self._clock)
+        tag = tag_of(self._config, self._plan.run)
+        episodes = episode_spec(self._config, tag, budget)
+        supervisor = Supervisor(
+            store,
+            worker_spec(self._config, store.url, episodes, tag),
+            scale=Scale(minimum=self._config.workers, maximum=self._config.workers),
+            launcher=self._launcher(store),
+        )
+        await supervise(supervisor, self._follow(store, results, supervisor), self._view.line)
+        while await self._collect(store, results, wait=0.0):
+            continue
+        return supervisor.stopped_by
+
+    def _launcher(self, store: Store) -> Launcher:
+        if self._config.workers == 1:
+            return task_launcher(store, _unsaid)
+        return process_launcher(self._say)
+
+    def _say(self, line: str) -> None:
+        if not line.startswith("✅"):  # a claim: the view tells ends instead
+            self._view.line(line)
+
+    async def _follow(self, store: Store, results: ResultsFile, supervisor: Supervisor) -> None:
+        while self.n_left:
+            await self._show(store, supervisor)
+            await self._collect(store, results, wait=DISPLAY_SECONDS)
+            supervisor.stopped_by = self._spent(supervisor.reading)
+            if supervisor.stopped_by is not None:
+                break
+        await self._show(store, supervisor)
+
+    def _spent(self, used: Reading) -> str | None:
+        """Whether all workers together have used up the budget: each of them knows only of itself."""
+        new = used - self._charged
+        self._charged = used
+        self._purse.charge(Usage(prompt_tokens=new.prompt_tokens, completion_tokens=new.completion_tokens))
+        try:
+            self._purse.check()
+        except BudgetSpent as exc:
+            return str(exc)
+        return None
+
+    async def _collect(self, store: Store, results: ResultsFile, *, wait: float) -> int:
+        """Write down and count what has ended; how far the feed went on."""
+        before = self._cursor
+        lines, self._cursor = await next_results(store, results, before, run=self._plan.run, wait=wait)
+        for line in results.append(lines):
+            self._count(line)
+            self._view.ended(line)
+        return self._cursor - before
+
+    def _count(self, line: ResultLine) -> None:
+        self._board.add(line)
+        self._n_failed += line.status is RolloutStatus.FAILED
+        self._n_retries += max(line.n_attempts - 1, 0)
+
+    async def _show(self, store: Store, supervisor: Supervisor) -> None:
+        running = await store.query_rollouts(status_in=LIVE, tag=self._plan.tag, limit=N_SLOWEST)
+        slowest = []
+        for rollout in running.items:
+            attempt = await store.get_latest_attempt(rollout.rollout_id)
+            if attempt is not None:
+                slowest.append((rollout.rollout_id, self._clock.time() - attempt.started_at.timestamp()))
+        self._view.update(
+            Progressing(
+                at=self._clock.time(),
+                n_total=len(self._plan),
+                n_ended=self._board.n,
+                n_running=running.total,
+                n_failed=self._n_failed,
+                n_retries=self._n_retries,
+                mean_reward=self._board.mean_reward,
+                reading=supervisor.reading,
+                slowest=sorted(slowest, key=lambda item: -item[1]),
+            )
+        )
+
+
+def _unsaid(line: str) -> None:
+    """Workers in this process say nothing the view does not show."""
+
+
+async def _take_leases_of_the_dead(store: Store) -> None:
+    """What a run that was killed here still holds goes back at once instead of when its leases expire."""
+    for worker in await store.query_workers(status=WorkerStatus.BUSY):
+        if _is_gone(worker.worker_id):
+            await store.revoke_leases(worker.worker_id, reason=f"worker {worker.worker_id} is gone")
+
+
+def _is_gone(worker_id: str) -> bool:
+    """Whether the id names a process of this machine that is no more; see `worker_id_of`."""
+    host, _, pid = worker_id.partition("@")[2].rpartition(":")
+    if host != socket.gethostname() or not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What a run came to. `stopped_by` tells why it is not complete, where a failure stopped it."""
+
+    run: str
+    folder: str
+    complete: bool
+    stopped_by: str | None
+    summary: Summary
+
+
+async def run_job(config: RunConfig, *, resume: str | None, as_json: bool) -> Outcome:
+    """Check everything, then run it all, or what is left of it."""
+    tasks = await check_job(config)
+    folder = _folder(config, tasks, resume)
+    plan = _plan(config, tasks, folder.name)
+    if resume is None:
+        folder.write_config(config)
+        save_identity(folder.plan, plan.identity())
+    else:
+        check_same(load_identity(folder.plan), plan.identity())
+    with open_run_view(as_json=as_json) as view:
+        for note in idle_settings(config):
+            view.line(f"note: {note}")
+        view.line(f"{len(plan)} rollouts of {len(tasks)} tasks, {config.num_rollouts} at once, in {folder.path}")
+        summary, stopped_by = await Job(config, folder, plan, view).run()
+    complete = summary.total.n >= len(plan)
+    return Outcome(
+        run=folder.name,
+        folder=str(folder.path),
+        complete=complete,
+        stopped_by=None if complete else stopped_by,
+        summary=summary,
+    )
+
+
+async def check_job(config: RunConfig) -> list[Task]:
+    """Raise `InvalidInput` if the run could not work; its tasks."""
+    check_mode(config)
+    tasks = await asyncio.to_thread(read_tasks, config)
+    await check_episodes(episode_spec(config, config.mode, Budget()))
+    return tasks
+
+
+def _plan(config: RunConfig, tasks: Sequence[Task], run: str) -> Plan:
+    return Plan(
+        run=run,
+        tasks=tuple(tasks),
+        samples_per_task=config.samples_per_task,
+        seed=config.seed,
+        tag=tag_of(config, run),
+        config=rollout_config(config),
+        settings=lasting_settings(config),
+    )
+
+
+def _folder(config: RunConfig, tasks: Sequence[Task], resume: str | None) -> RunFolder:
+    if resume is None:
+        return new_folder(config, datetime.now(UTC))
+    return folder_to_resume(config, resume, _plan(config, tasks, "any").identity())

@@ -1,0 +1,100 @@
+"""From the settings of a run to what its parts take: tasks, plan, episodes, workers."""
+
+import math
+
+from outrider.agent.chat import MAX_TURNS
+from outrider.cli.run_config import MACHINE_FIELDS, RunConfig
+from outrider.core.errors import InvalidInput
+from outrider.core.rollout import RolloutConfig
+from outrider.core.task import Task
+from outrider.env.registry import bundled_tasks
+from outrider.evaluate.benchmark import read_benchmark
+from outrider.evaluate.summary import Summary
+from outrider.policy import Sampling
+from outrider.policy.spec import Budget, PolicySpec
+from outrider.runner import RunnerConfig
+from outrider.runner.kit import EnvironmentSpec, EpisodeSpec
+from outrider.runner.worker import WorkerSpec
+
+OSWORLD = "osworld"
+
+
+def check_mode(config: RunConfig) -> None:
+    """Refuse a mode that cannot run here."""
+    if not config.mode:
+        raise InvalidInput("give a --mode: math, py, rag, web, FrozenLake, …, or module:Class for your own environment")
+    if config.mode == OSWORLD:
+        raise InvalidInput(
+            "mode osworld needs the machine pool, which this version of Outrider does not have yet; "
+            "math, py, rag, web and the games need no machine"
+        )
+
+
+def idle_settings(config: RunConfig) -> list[str]:
+    """What the user should know about settings that do nothing in this mode."""
+    defaults = RunConfig()
+    idle = [name for name in MACHINE_FIELDS if getattr(config, name) != getattr(defaults, name)]
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
+    return [f"{flags} {'has' if len(idle) == 1 else 'have'} no effect in mode {config.mode}"] if idle else []
+
+
+def read_tasks(config: RunConfig) -> list[Task]:
+    """The tasks of the benchmark file, or the bundled ones of the mode."""
+    if config.data is None:
+        return bundled_tasks(config.mode, limit=config.limit, seed=config.seed)
+    return read_benchmark(config.data, limit=config.limit)
+
+
+def tag_of(config: RunConfig, run: str) -> str:
+    """The tag of the run's rollouts: in a store that other runs may share, one of its own."""
+    return config.mode if config.store is None else f"{config.mode}@{run}"
+
+
+def rollout_config(config: RunConfig) -> RolloutConfig:
+    return RolloutConfig(timeout_seconds=config.timeout, max_attempts=config.max_attempts)
+
+
+def episode_spec(config: RunConfig, tag: str, budget: Budget) -> EpisodeSpec:
+    env = dict(config.env) if config.scorer is None else {**config.env, "scorer": config.scorer}
+    policy = PolicySpec(
+        model=config.model,
+        base_urls=config.base_url,
+        max_retries=config.max_retries,
+        max_concurrency=max(config.num_rollouts, 1),
+        stream=config.stream,
+        budget=budget,
+        record_to=config.record,
+    )
+    sampling = Sampling(
+        temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_tokens, logprobs=config.logprobs
+    )
+    return EpisodeSpec(
+        agent=config.agent,
+        policy=policy,
+        environments={tag: EnvironmentSpec(name=config.mode, config=env)},
+        sampling=sampling,
+        max_turns=None if config.max_turns == MAX_TURNS else config.max_turns,
+        max_context_tokens=config.max_context_tokens,
+        mcp=config.mcp,
+    )
+
+
+def worker_spec(config: RunConfig, store_url: str, episodes: EpisodeSpec, tag: str) -> WorkerSpec:
+    """A worker of the run; the rollouts that run at once are spread over all workers."""
+    slots = math.ceil(config.num_rollouts / config.workers)
+    return WorkerSpec(
+        store_url=store_url, episodes=episodes, config=RunnerConfig(max_env_num_per_worker=slots, tags=(tag,))
+    )
+
+
+def budget_left(config: RunConfig, used: Summary) -> Budget:
+    """The run's budget less what it has used before it was resumed."""
+    tokens, total = used.total.prompt_tokens + used.total.completion_tokens, used.total
+    money = (total.prompt_tokens * config.prompt_price + total.completion_tokens * config.completion_price) / 1e6
+    return Budget(
+        tokens=None if config.budget_tokens is None else max(config.budget_tokens - tokens, 0),
+        money=None if config.budget_money is None else max(config.budget_money - money, 0.0),
+        seconds=None if config.budget_seconds is None else max(config.budget_seconds - used.wall_seconds, 0.0),
+        prompt_price=config.prompt_price,
+        completion_price=config.completion_price,
+    )

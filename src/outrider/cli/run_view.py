@@ -1,0 +1,194 @@
+"""What `outrider run` shows while it runs: a live picture on a terminal, plain lines in a pipe."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from outrider.core.status import RolloutStatus
+from outrider.evaluate.results import ResultLine
+from outrider.runner.meter import Reading
+
+RATE_WINDOW_SECONDS = 10.0
+PLAIN_SECONDS = 5.0
+"""How often a plain view tells how far a long run is."""
+
+FEW = 50
+"""Up to so many rollouts, a plain view tells the end of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progressing:
+    """How far a run is, at one moment."""
+
+    at: float
+    n_total: int
+    n_ended: int
+    n_running: int
+    n_failed: int
+    n_retries: int
+    mean_reward: float | None
+    reading: Reading
+    slowest: Sequence[tuple[str, float]] = ()
+    """Running rollouts and for how many seconds they have run, the longest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What happens in a second, over the last few."""
+
+    rollouts: float = 0.0
+    calls: float = 0.0
+    tokens: float = 0.0
+
+
+class Pace:
+    """Rates over a window of the last moments."""
+
+    def __init__(self, window_seconds: float = RATE_WINDOW_SECONDS) -> None:
+        self._window = window_seconds
+        self._moments: deque[Progressing] = deque()
+
+    def add(self, now: Progressing) -> Rates:
+        self._moments.append(now)
+        while len(self._moments) > 2 and now.at - self._moments[1].at >= self._window:  # noqa: PLR2004 first and last
+            self._moments.popleft()
+        first = self._moments[0]
+        seconds = now.at - first.at
+        if seconds <= 0:
+            return Rates()
+        return Rates(
+            rollouts=(now.n_ended - first.n_ended) / seconds,
+            calls=(now.reading.calls - first.reading.calls) / seconds,
+            tokens=(now.reading.tokens - first.reading.tokens) / seconds,
+        )
+
+
+class RunView(Protocol):
+    """Where a run tells what happens."""
+
+    def line(self, text: str) -> None: ...
+
+    def ended(self, line: ResultLine) -> None: ...
+
+    def update(self, now: Progressing) -> None: ...
+
+
+class PlainRunView:
+    """Lines as they come: each end of a short run, now and then how far a long one is."""
+
+    def __init__(self, *, to_stderr: bool = False) -> None:
+        self._to_stderr = to_stderr
+        self._pace = Pace()
+        self._n_total = 0
+        self._said_at: float | None = None
+
+    def line(self, text: str) -> None:
+        click.echo(text, err=self._to_stderr)
+
+    def ended(self, line: ResultLine) -> None:
+        if self._n_total <= FEW:
+            self.line(ended_line(line))
+
+    def update(self, now: Progressing) -> None:
+        self._n_total = now.n_total
+        rates = self._pace.add(now)
+        if self._said_at is None:
+            self._said_at = now.at
+        if now.at - self._said_at >= PLAIN_SECONDS:
+            self._said_at = now.at
+            self.line(f"{now.n_ended}/{now.n_total} {progress_text(now)}; {rates_text(rates, now)}")
+
+
+class LiveRunView:
+    """A bar with rate and time left, the counts, and what runs longest."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._pace = Pace()
+        self._progress = Progress(
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._progress.add_task("", total=None)
+        self._live = Live(self._progress, console=console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._live.stop()
+
+    def line(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def ended(self, line: ResultLine) -> None:
+        if line.status is not RolloutStatus.SUCCEEDED:
+            self.line(ended_line(line))
+
+    def update(self, now: Progressing) -> None:
+        rates = self._pace.add(now)
+        self._progress.update(self._task, completed=now.n_ended, total=now.n_total)
+        counts = Text(f"{progress_text(now)}; {rates_text(rates, now)}")
+        self._live.update(Group(self._progress, counts, *_slowest_table(now)))
+
+
+@contextmanager
+def open_run_view(*, as_json: bool) -> Iterator[RunView]:
+    console = Console()
+    if as_json or not console.is_terminal:
+        yield PlainRunView(to_stderr=as_json)
+    else:
+        with LiveRunView(console) as view:
+            yield view
+
+
+def ended_line(line: ResultLine) -> str:
+    """How one rollout ended, in a line."""
+    name = _short(line.rollout_id)
+    if line.status is RolloutStatus.SUCCEEDED:
+        reward = "no score" if line.reward is None else f"reward {line.reward:g}"
+        return f"✅ {name} {reward}"
+    failure = line.failure
+    why = "" if failure is None else f" ({failure.boundary}): {failure.message.partition(chr(10))[0]}"
+    return f"❌ {name} {line.status}{why}"
+
+
+def _short(rollout_id: str) -> str:
+    """The part of an id that is not the run's name."""
+    return rollout_id.rpartition("/")[2]
+
+
+def progress_text(now: Progressing) -> str:
+    parts = [f"{now.n_running} running", f"{now.n_failed} failed", f"{now.n_retries} retried"]
+    if now.mean_reward is not None:
+        parts.append(f"mean score {now.mean_reward:.3f}")
+    return ", ".join(parts)
+
+
+def rates_text(rates: Rates, now: Progressing) -> str:
+    left = now.n_total - now.n_ended
+    text = f"{rates.rollouts:.1f} rollouts/s, {rates.calls:.1f} calls/s, {rates.tokens:,.0f} tokens/s"
+    return text + (f", {left / rates.rollouts:.0f} s left" if rates.rollouts > 0 and left else "")
+
+
+def _slowest_table(now: Progressing) -> list[Table]:
+    if not now.slowest:
+        return []
+    table = Table("slowest running", "seconds", box=None, header_style="dim")
+    for rollout_id, seconds in now.slowest:
+        table.add_row(_short(rollout_id), f"{seconds:.0f}")
+    return [table]

@@ -1,0 +1,177 @@
+"""The plan of a run: tasks times samples, as rollouts whose ids and seeds are the same whenever it is made again.
+
+Invariants:
+- Equal tasks, samples, seed and settings give equal rollouts in any process, so enqueueing them again adds nothing.
+- A run is gone on with only by the plan it was begun with; `check_same` says what differs.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from outrider.core import wire
+from outrider.core.errors import InvalidInput
+from outrider.core.rollout import RolloutConfig, RolloutRequest
+from outrider.core.status import Mode
+from outrider.core.task import Task
+from outrider.store import Store
+
+PLAN_FILE = "plan.json"
+CHUNK = 10_000
+"""Rollouts in one transaction: more would keep workers from renewing their leases."""
+
+MAX_NAME = 80
+SEED_BITS = 31
+"""Seeds fit the generators and servers that take only 32 bits with a sign."""
+
+RUN_KEY, TASK_KEY, SAMPLE_KEY = "run", "task_id", "sample"
+"""Where a rollout's metadata says what it is a part of."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """What makes a plan the same plan, small enough to be saved beside the results."""
+
+    run: str
+    n_tasks: int
+    tasks: str
+    samples_per_task: int
+    seed: int
+    settings: Mapping[str, Any] = {}
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """Which rollouts a run is made of. `settings` is what else must not change, such as mode, model and scorer."""
+
+    run: str
+    tasks: Sequence[Task]
+    samples_per_task: int = 1
+    seed: int = 0
+    tag: str | None = None
+    mode: Mode = Mode.TEST
+    config: RolloutConfig = RolloutConfig()
+    settings: Mapping[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        if self.samples_per_task < 1:
+            raise InvalidInput(f"samples_per_task is {self.samples_per_task}; give 1 or more")
+        if not self.run:
+            raise InvalidInput("the run has no name")
+
+    def __len__(self) -> int:
+        return len(self.tasks) * self.samples_per_task
+
+    def requests(self) -> Iterator[RolloutRequest]:
+        """The rollouts, all samples of a task together; a group is a task's samples."""
+        for task in self.tasks:
+            group_id = f"{safe_name(self.run)}/{safe_name(task.task_id)}"
+            for sample in range(self.samples_per_task):
+                yield RolloutRequest(
+                    input=task.as_input(),
+                    rollout_id=f"{group_id}:{sample}",
+                    mode=self.mode,
+                    tag=self.tag,
+                    seed=derived_seed(self.seed, task.task_id, sample),
+                    group_id=group_id,
+                    config=self.config,
+                    metadata={RUN_KEY: self.run, TASK_KEY: task.task_id, SAMPLE_KEY: sample},
+                )
+
+    def identity(self) -> Identity:
+        digest = blake2b(digest_size=16)
+        for task in self.tasks:
+            digest.update(msgspec.msgpack.encode(task, order="deterministic"))
+        config: dict[str, Any] = msgspec.to_builtins(self.config)
+        config["retry_condition"] = sorted(config["retry_condition"])
+        settings = {**config, "tag": self.tag, "purpose": self.mode, **self.settings}
+        return Identity(
+            run=self.run,
+            n_tasks=len(self.tasks),
+            tasks=digest.hexdigest(),
+            samples_per_task=self.samples_per_task,
+            seed=self.seed,
+            settings=msgspec.to_builtins(settings),
+        )
+
+
+def safe_name(name: str) -> str:
+    """`name` itself if it is short and plain; else what is plain of it and a digest, so that no two become one.
+
+    `~` is left to retries and `:` to samples.
+    """
+    plain = _UNSAFE.sub("-", name)[:MAX_NAME]
+    return plain if plain == name else f"{plain}={_digest(name, 8)}"
+
+
+def derived_seed(seed: int, task_id: str, sample: int) -> int:
+    """The seed of one sample, the same in any process, from 0 up to 2**31 - 1."""
+    return int(_digest(f"{seed}\0{task_id}\0{sample}", 8), 16) >> (64 - SEED_BITS)
+
+
+async def enqueue(store: Store, plan: Plan) -> int:
+    """Put the plan's rollouts into the store; those that are there already stay as they are. How many there are."""
+    requests = plan.requests()
+    n_rollouts = 0
+    while chunk := list(islice(requests, CHUNK)):
+        await store.enqueue_many_rollouts(chunk)
+        n_rollouts += len(chunk)
+    return n_rollouts
+
+
+def save_identity(path: Path, identity: Identity) -> None:
+    """Write it so that a reader finds the whole of it or nothing."""
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n")
+    new.replace(path)
+
+
+def load_identity(path: Path) -> Identity:
+    """The plan that a run was begun with."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Identity)
+    except OSError as exc:
+        raise InvalidInput(f"cannot read {path}: {exc.strerror}; this folder holds no run to go on with") from exc
+    except msgspec.DecodeError as exc:
+        raise InvalidInput(f"{path} is no plan of a run: {exc}") from exc
+
+
+def check_same(begun: Identity, now: Identity) -> None:
+    """Refuse to go on with a run by another plan, and say what differs."""
+    differences = [
+        f"{name} was {_shown(then)}, now it is {_shown(given)}"
+        for name, then, given in _compared(begun, now)
+        if then != given
+    ]
+    if begun.tasks != now.tasks:
+        counts = f"{begun.n_tasks:,} then, {now.n_tasks:,} now"
+        differences.insert(0, f"the tasks are not the same ({counts})")
+    if differences:
+        raise InvalidInput(
+            f"run {begun.run!r} was begun with another plan: {'; '.join(differences)}. "
+            "Give what it was begun with, or start a new run"
+        )
+
+
+def _compared(begun: Identity, now: Identity) -> Iterator[tuple[str, Any, Any]]:
+    yield "run", begun.run, now.run
+    yield "samples_per_task", begun.samples_per_task, now.samples_per_task
+    yield "seed", begun.seed, now.seed
+    # As JSON gives them back: a tuple that was saved comes back as a list.
+    settings = msgspec.json.decode(wire.to_json(now.settings))
+    for name in sorted({*begun.settings, *settings}):
+        yield name, begun.settings.get(name), settings.get(name)
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else wire.to_json(value)
+
+
+def _digest(text: str, n_bytes: int) -> str:
+    return blake2b(text.encode(), digest_size=n_bytes).hexdigest()

@@ -79,3 +79,11 @@ def test_the_reference_names_every_method_of_the_store():
 def test_examples_say_what_they_are():
     for example in (ROOT / "examples").rglob("*.py"):
         assert example.read_text().startswith('"""'), example
+
+
+def test_the_reference_names_every_field_of_a_benchmark_file():
+    from outrider.evaluate.benchmark import FIELDS
+
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    for field, names in FIELDS.items():
+        assert f"| {field} | {', '.join(f'`{name}`' for name in names)} |" in reference

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from outrider.cli import COMMANDS
+
 OUTRIDER = [sys.executable, "-m", "outrider"]
 
 AGENTS = """
@@ -250,7 +252,7 @@ def test_a_terminal_gets_a_live_progress_line_and_a_summary():
     assert "Summary" in text
 
 
-@pytest.mark.parametrize("command", ["", "enqueue", "work", "status", "show", "retry", "cancel", "export", "bench"])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_every_command_has_a_help_that_helps(command: str):
     text = run(*command.split(), "--help").stdout
     assert "Usage: outrider" in text

@@ -1,0 +1,176 @@
+"""Environments by tag: the built-in ones, those that installed packages announce, and a user's own `module:Class`."""
+
+import importlib
+import random
+import re
+import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from outrider.core.errors import InvalidInput
+from outrider.core.task import Task
+from outrider.env.adapter import ClassEnvironments, check_arguments, needs_task
+from outrider.env.protocol import Environments
+
+ENTRY_POINTS = "outrider.environments"
+"""The group in which a package announces environments: `tag = "module:Class"`."""
+
+GYMNASIUM = "gymnasium:"
+"""What begins the tag of an environment that gymnasium knows: `gymnasium:FrozenLake-v1`."""
+
+BUILT_IN: Mapping[str, str] = MappingProxyType(
+    {
+        "FrozenLake": "outrider.env.games:FrozenLakeEnvironments",
+        "SimpleSokoban": "outrider.env.games:SimpleSokobanEnvironments",
+        "LargerSokoban": "outrider.env.games:LargerSokobanEnvironments",
+        "SokobanDifferentGridVocab": "outrider.env.games:SokobanDifferentGridVocabEnvironments",
+        "math": "outrider.env.math:MathEnvironments",
+        "py": "outrider.env.python:PythonEnvironments",
+        "rag": "outrider.env.rag:RagEnvironments",
+        "web": "outrider.env.web:WebEnvironments",
+    }
+)
+
+BUNDLED = Path(__file__).parent / "bundled"
+"""Where the tasks of built-in environments are, a file for each tag that has some."""
+
+N_TASKS = 10
+"""How many episodes an environment without tasks of its own plays if nobody says."""
+
+_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<field>[^`]*)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
+
+
+def tags() -> list[str]:
+    """The tags that have a name: built in, or announced by an installed package."""
+    return sorted({*BUILT_IN, *_announced()})
+
+
+def _announced() -> dict[str, str]:
+    """What installed packages announce: tag and place."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 slow to import, and seldom needed
+
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+
+
+def environments_of(tag: str, config: Mapping[str, Any] | None = None) -> Environments:
+    """The environments of `tag`, set up by `config`.
+
+    A tag is one of `tags()`, `gymnasium:ID`, or `module:Class`: a class of environments, a subclass of `Environment`
+    or of `gymnasium.Env`, or a plain class with `reset(seed)` and `step(text)`.
+    """
+    config = config or {}
+    kind: Any = None if tag.startswith(GYMNASIUM) else _class_of(tag)
+    if kind is None or _is_gymnasium(kind):
+        from outrider.env.gymnasium import GymnasiumConfig, GymnasiumEnvironments  # noqa: PLC0415 seldom needed
+
+        id = tag.removeprefix(GYMNASIUM) if kind is None else ""
+        return GymnasiumEnvironments(_converted(GymnasiumConfig, tag, config), id=id, kind=kind)
+    if not hasattr(kind, "make"):
+        return ClassEnvironments(kind, name=tag, config=config)
+    schema = getattr(kind, "Config", None)
+    if schema is None:
+        check_arguments(kind, tag, config)
+        environments: Environments = kind(**config)
+    else:
+        environments = kind(_converted(schema, tag, config))
+    return environments
+
+
+def bundled_tasks(tag: str, *, limit: int | None = None, seed: int = 0) -> list[Task]:
+    """The tasks that come with `tag`: those of its file, in their order, or episodes from seeds drawn from `seed`."""
+    if not tag.startswith(GYMNASIUM):
+        kind = _class_of(tag)
+        if not hasattr(kind, "make") and needs_task(kind):
+            raise InvalidInput(f"{tag} takes a task and brings none along: give it some with --data FILE")
+    file = BUNDLED / f"{tag}.jsonl"
+    if tag in BUILT_IN and file.is_file():
+        lines = file.read_text(encoding="utf-8").splitlines()
+        tasks = [_task(msgspec.json.decode(line)) for line in lines if line.strip()]
+        return tasks[:limit]
+    rng = random.Random(f"{tag} {seed}")
+    seeds = [rng.getrandbits(31) for _ in range(N_TASKS if limit is None else limit)]
+    name = tag.rpartition(":")[2]
+    return [Task(task_id=f"{name}-{level}", metadata={"seed": level}) for level in seeds]
+
+
+def _task(line: dict[str, Any]) -> Task:
+    rest = {name: value for name, value in line.items() if name not in {"id", "question", "answer"}}
+    return Task(task_id=str(line["id"]), question=line["question"], answer=line.get("answer"), metadata=rest)
+
+
+def _class_of(tag: str) -> type:
+    """The class that `tag` stands for."""
+    if ":" in tag:
+        return _load(tag, tag)
+    if (place := BUILT_IN.get(tag)) is not None:
+        return _load(place, tag)
+    if (place := _announced().get(tag)) is not None:
+        return _load(place, tag)
+    known = tags()
+    near = get_close_matches(tag.casefold(), [name.casefold() for name in known], n=1)
+    hint = next((f"did you mean {name}? " for name in known if near and name.casefold() == near[0]), "")
+    raise InvalidInput(
+        f"there is no environment {tag!r}; {hint}there are {', '.join(known)}, "
+        "and your own as module:Class or gymnasium:ID"
+    )
+
+
+def _is_gymnasium(kind: type) -> bool:
+    """Whether `kind` is an environment of gymnasium, found out without importing it."""
+    return any(base.__module__ == "gymnasium.core" and base.__name__ == "Env" for base in kind.__mro__)
+
+
+def _load(place: str, tag: str) -> type:
+    """The class at `module:Class`; modules in the current folder are found too."""
+    module_name, _, attribute = place.partition(":")
+    if not (module_name and attribute):
+        raise InvalidInput(f"environment {tag!r}: write it as module:Class, such as my_envs:Guess")
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise InvalidInput(f"environment {tag!r}: name the module, not its file: {dotted}:{attribute}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not (module_name + ".").startswith(exc.name + "."):
+            raise
+        raise InvalidInput(f"environment {tag!r}: there is no module {exc.name!r} here or among the installed") from exc
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            classes = [name for name, value in vars(found).items() if isinstance(value, type)]
+            near = get_close_matches(part, classes, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise InvalidInput(f"environment {tag!r}: {module_name!r} has no {part!r}{hint}")
+        found = getattr(found, part)
+    if not isinstance(found, type):
+        raise InvalidInput(f"environment {tag!r} is a {type(found).__name__}; name a class")
+    return found
+
+
+def _converted(schema: Any, tag: str, config: Mapping[str, Any]) -> Any:
+    """`config` as the struct that the environments take. A wrong field or type is named with its path."""
+    try:
+        return msgspec.convert(dict(config), schema)
+    except msgspec.ValidationError as exc:
+        message = str(exc)
+        if unknown := _UNKNOWN_FIELD.search(message):
+            known = _fields(schema, (unknown["path"] or "").split("."))
+            near = get_close_matches(unknown["field"], known, n=1)
+            message += f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+        raise InvalidInput(f"configuration of {tag}: {message}") from exc
+
+
+def _fields(schema: Any, path: list[str]) -> list[str]:
+    """The names of the fields of the struct at `path`."""
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(schema)}
+    inner = fields.get(path[0])
+    if isinstance(inner, type) and issubclass(inner, Struct):
+        return _fields(inner, path[1:] or [""])
+    return list(fields)

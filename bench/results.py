@@ -24,7 +24,8 @@ from report import readable
 HERE = Path(__file__).parent
 METHOD = (
     "Values are medians. A ratio is the median over rounds in which both sides ran one after the other: how many "
-    "times the baseline's figure ours is. CPU seconds are those of all processes that took part, servers included."
+    "times the baseline's figure ours is. CPU seconds are those of all processes that took part, servers included. "
+    "Metrics with `client` in their name count the client process alone."
 )
 RESULTS = HERE / "RESULTS.md"
 TITLE = "# Results\n\nWritten by `bench/results.py`; `outrider bench NAME --json` prints the same figures.\n"

@@ -116,3 +116,30 @@ def test_a_tiny_round_of_the_store_benchmark_measures_every_section(program, tmp
     }
     may_be_none_or_less = {"memory_mb_per_10k", "recovery_over_lease_seconds"}
     assert all(line["value"] > 0 for line in report.lines if line["metric"] not in may_be_none_or_less)
+
+
+def test_a_tiny_round_of_the_policy_benchmark_measures_our_client(program):
+    policy, report_module, subject = program("policy"), program("report"), program("subject")
+    report = report_module.Report("policy", as_json=True, out=io.StringIO())
+    with policy.server() as url, subject.Subject("outrider_policy.py") as ours:
+        ours.ask("open", url=url)
+        policy.measure(report, policy.Sizes(rounds=1, ours=32, theirs=0), {policy.US: (ours, 32)})
+        ours.ask("close")
+    report.publish()
+    assert {line["case"] for line in report.lines} == {str(case) for case in policy.CASES}
+    assert all(line["value"] > 0 for line in report.lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "metrics"),
+    [
+        (("live", "FrozenLake", "20"), {"kb_per_rollout", "cpu_ms_per_turn", "loop_lag_p99_ms", "wall_seconds"}),
+        (("through", "200"), {"rollouts_per_cpu_second", "wall_seconds", "memory_mb", "memory_growth"}),
+    ],
+)
+def test_a_tiny_load_of_the_scale_benchmark_tells_its_figures(program, arguments, metrics):
+    scale, report_module = program("scale"), program("report")
+    report = report_module.Report("scale", as_json=True, out=io.StringIO())
+    scale.load(report, "tiny", *arguments)
+    report.publish()
+    assert {line["metric"] for line in report.lines} == metrics

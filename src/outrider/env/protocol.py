@@ -60,6 +60,7 @@ class Environment(Protocol):
 
     async def close(self) -> None:
         """Give back what the episode holds."""
+        return
 
 
 class Environments(Protocol):
@@ -71,6 +72,8 @@ class Environments(Protocol):
 
     async def check(self) -> None:
         """Raise `InvalidInput` if no episode could run: a missing program, extra or file. Called once, before a run."""
+        return
 
     async def close(self) -> None:
         """Give back what the episodes shared."""
+        return

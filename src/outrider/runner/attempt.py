@@ -181,9 +181,15 @@ class AttemptRun:
             raise ScoreError(
                 f"the reward is {result.reward}; give a finite number, or None for no score", stage="score"
             )
-        if result.output is not None or result.metrics:
+        if result.output is not None or result.metrics or result.stop_reason or result.explanation:
             with boundary(ScoreError, "score"):
-                data = {"reward": result.reward, "output": result.output, "metrics": dict(result.metrics)}
+                data = {
+                    "reward": result.reward,
+                    "output": result.output,
+                    "metrics": dict(result.metrics),
+                    "stop_reason": result.stop_reason,
+                    "explanation": result.explanation,
+                }
                 self._context.record(EventKind.REWARD, "result", data)
         return result
 

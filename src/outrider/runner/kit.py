@@ -6,9 +6,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from outrider.agent import EpisodeFactory
-from outrider.agent.function import episodes_of
+from outrider.agent import AgentFunction, EpisodeFactory
+from outrider.agent.episode import EpisodeKit
+from outrider.agent.function import agent_of, episodes_of
+from outrider.agent.mcp import McpServer, open_mcp_tools
+from outrider.env.registry import environments_of
 from outrider.policy import Sampling
+from outrider.policy.opening import open_policy
 from outrider.policy.spec import PolicySpec
 from outrider.runner.meter import Meter, MeteredPolicy
 
@@ -23,15 +27,17 @@ class EnvironmentSpec(Struct, frozen=True, kw_only=True):
 class EpisodeSpec(Struct, frozen=True, kw_only=True):
     """How rollouts are run: which agent, on which environment (by the rollout's tag), asking which policy.
 
-    Without a policy and environments, `agent` is a plain function that does it all by itself.
+    Without a policy and environments, `agent` is a plain function that does it all by itself. What is None is left to
+    the agent; one that is a plain function takes no settings. `mcp` are servers whose tools are offered too.
     """
 
     agent: str = "chat"
     policy: PolicySpec | None = None
     environments: Mapping[str, EnvironmentSpec] = {}
     sampling: Sampling = Sampling()
-    max_turns: int = 100
+    max_turns: int | None = None
     max_context_tokens: int | None = None
+    mcp: tuple[McpServer, ...] = ()
 
 
 @asynccontextmanager
@@ -40,11 +46,7 @@ async def open_episodes(spec: EpisodeSpec, meter: Meter) -> AsyncIterator[Episod
     if spec.policy is None:
         yield episodes_of(spec.agent)
         return
-    from outrider.agent.episode import EpisodeKit, agent_of
-    from outrider.env.registry import environments_of
-    from outrider.policy.opening import open_policy
-
-    agent = agent_of(spec.agent, max_turns=spec.max_turns, max_context_tokens=spec.max_context_tokens)
+    agent = _agent(spec)
     async with AsyncExitStack() as stack:
         policy = await open_policy(spec.policy)
         stack.push_async_callback(policy.close)
@@ -52,4 +54,39 @@ async def open_episodes(spec: EpisodeSpec, meter: Meter) -> AsyncIterator[Episod
         for tag, kind in spec.environments.items():
             environments[tag] = environments_of(kind.name, kind.config)
             stack.push_async_callback(environments[tag].close)
-        yield EpisodeKit(MeteredPolicy(policy, meter), environments, agent, spec.sampling).episodes
+        mcp = None
+        if spec.mcp:
+            mcp = await open_mcp_tools(spec.mcp)
+            stack.push_async_callback(mcp.close)
+        kit = EpisodeKit(
+            policy=MeteredPolicy(policy, meter),
+            environments=environments,
+            agent=agent,
+            sampling=spec.sampling,
+            mcp=mcp,
+        )
+        yield kit.episodes
+
+
+def _agent(spec: EpisodeSpec) -> AgentFunction:
+    settings = {"max_turns": spec.max_turns, "max_context_tokens": spec.max_context_tokens}
+    return agent_of(spec.agent, **{name: value for name, value in settings.items() if value is not None})
+
+
+async def check_episodes(spec: EpisodeSpec) -> None:
+    """Raise `InvalidInput` if no rollout could run as described: one clear message before thousands of failures."""
+    if spec.policy is None:
+        episodes_of(spec.agent)
+        return
+    _agent(spec)
+    for kind in spec.environments.values():
+        environments = environments_of(kind.name, kind.config)
+        try:
+            await environments.check()
+        finally:
+            await environments.close()
+    policy = await open_policy(spec.policy)
+    try:
+        await policy.check()
+    finally:
+        await policy.close()

@@ -26,6 +26,13 @@ class Reading(Struct, frozen=True, kw_only=True):
             completion_tokens=self.completion_tokens + other.completion_tokens,
         )
 
+    def __sub__(self, other: "Reading") -> "Reading":
+        return Reading(
+            calls=self.calls - other.calls,
+            prompt_tokens=self.prompt_tokens - other.prompt_tokens,
+            completion_tokens=self.completion_tokens - other.completion_tokens,
+        )
+
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens

@@ -1,15 +1,23 @@
-"""The context of one attempt: who it is, and where its events go. Found by context variable, never by a global."""
+"""The context of one attempt: who it is, what it acts on, and where its events go.
+
+Found by context variable, never by a global.
+"""
 
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import cached_property
 from typing import Any
 
 from outrider.agent.recorder import Recorder
+from outrider.core.chat import Message
 from outrider.core.clock import Clock, utc
-from outrider.core.errors import OutriderError
+from outrider.core.errors import AgentError, OutriderError
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import AttemptedRollout
+from outrider.core.task import Task
+from outrider.env import Environment
+from outrider.policy import ChatPolicy
 
 _current: ContextVar["Context"] = ContextVar("outrider_context")
 
@@ -19,9 +27,12 @@ class Context:
 
     def __init__(self, rollout: AttemptedRollout, recorder: Recorder, clock: Clock) -> None:
         self.rollout = rollout
+        self.clock = clock
         self._recorder = recorder
-        self._clock = clock
         self._stopped = threading.Event()
+        self._policy: ChatPolicy | None = None
+        self._env: Environment | None = None
+        self._opening: tuple[Message, ...] = ()
 
     @property
     def rollout_id(self) -> str:
@@ -32,8 +43,49 @@ class Context:
         return self.rollout.attempt.attempt_id
 
     @property
+    def identity(self) -> str:
+        """What this rollout is in its run, the same whenever that run is made again: seeds and recordings go by it.
+
+        Task and sample, where the rollout's metadata names them; otherwise the rollout's id.
+        """
+        metadata = self.rollout.metadata
+        if "task_id" in metadata and "sample" in metadata:
+            return f"{metadata['task_id']}:{metadata['sample']}"
+        return self.rollout_id
+
+    @property
     def seed(self) -> int | None:
         return self.rollout.seed
+
+    @cached_property
+    def task(self) -> Task:
+        """The rollout's input as a task."""
+        return Task.of(self.rollout.input, task_id=self.rollout_id)
+
+    @property
+    def policy(self) -> ChatPolicy:
+        """The model. Each call is recorded as a turn; what it leaves open is filled in: session, sampling, seed."""
+        if self._policy is None:
+            raise AgentError(_MISSING.format("policy"), stage="agent")
+        return self._policy
+
+    @property
+    def env(self) -> Environment:
+        """The world of this episode, already reset. Each step is recorded; the worker scores and closes it."""
+        if self._env is None:
+            raise AgentError(_MISSING.format("environment"), stage="agent")
+        return self._env
+
+    @property
+    def opening(self) -> tuple[Message, ...]:
+        """What the environment said when it was reset: the messages a conversation begins with."""
+        if self._env is None:
+            raise AgentError(_MISSING.format("environment"), stage="agent")
+        return self._opening
+
+    def equip(self, policy: ChatPolicy, env: Environment, opening: tuple[Message, ...]) -> None:
+        """Give the agent what its episode has prepared."""
+        self._policy, self._env, self._opening = policy, env, opening
 
     @property
     def stopped(self) -> bool:
@@ -53,11 +105,17 @@ class Context:
 
     def record(self, kind: EventKind, name: str, data: Mapping[str, Any]) -> None:
         """Record one thing that happened. It reaches the store within about a second, or with the attempt's end."""
-        self._recorder.add(Event(kind=kind, at=utc(self._clock.time()), name=_storable(name), data=data))
+        self._recorder.add(Event(kind=kind, at=utc(self.clock.time()), name=_storable(name), data=data))
 
     def enter(self) -> None:
         """Make this the context of the running task and of what it starts."""
         _current.set(self)
+
+
+_MISSING = (
+    "this worker has no {}; run the agent with `outrider run`, or give the Runner "
+    "episodes=EpisodeKit(policy=…, environments=…, agent=…).episodes instead of the agent alone"
+)
 
 
 def _storable(text: str) -> str:

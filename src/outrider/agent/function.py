@@ -6,11 +6,13 @@ import importlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
+from outrider.agent.chat import ChatAgent
 from outrider.agent.context import Context
 from outrider.agent.protocol import AgentFunction, EpisodeFactory, Result
+from outrider.agent.react import ReActAgent
 from outrider.core.errors import AgentError, InvalidInput
 
 
@@ -25,14 +27,7 @@ class FunctionEpisode:
     async def setup(self, ctx: Context) -> None: ...
 
     async def act(self, ctx: Context) -> Result:
-        task = ctx.rollout.input
-        if inspect.iscoroutinefunction(self._function):
-            answer = await self._function(task, ctx)
-        else:
-            answer = await _in_thread(self._function, task, ctx)
-            if inspect.isawaitable(answer):
-                answer = await answer
-        return _result_of(answer)
+        return _result_of(await call_agent(self._function, ctx.rollout.input, ctx))
 
     async def score(self, ctx: Context, result: Result) -> Result:  # noqa: ARG002 the function has scored itself
         return result
@@ -43,8 +38,33 @@ class FunctionEpisode:
 def episodes_of(agent: AgentFunction | str) -> EpisodeFactory:
     """Episodes that call `agent`, a function or its name as `module:function`."""
     function = load_function(agent) if isinstance(agent, str) else agent
-    _check_signature(function)
+    check_signature(function)
     return lambda _: FunctionEpisode(function)
+
+
+def agent_of(name: str, **settings: Any) -> AgentFunction:
+    """The agent called `chat` or `react`, or the function or class named `module:function`.
+
+    `settings` are those of a class, such as `max_turns`; a function has none.
+    """
+    bundled: Mapping[str, Callable[..., AgentFunction]] = {"chat": ChatAgent, "react": ReActAgent}
+    if name not in bundled and ":" not in name:
+        raise InvalidInput(f"there is no agent {name!r}; name {', '.join(bundled)}, or your own as module:function")
+    found: Any = bundled.get(name) or load_function(name)
+    if inspect.isclass(found):
+        found = _made(name, found, settings)
+    elif settings:
+        raise InvalidInput(f"agent {name!r} is a function and takes no settings, such as {next(iter(settings))}")
+    check_signature(found)
+    return cast("AgentFunction", found)
+
+
+async def call_agent(function: AgentFunction, task: Any, ctx: Context) -> object:
+    """What the agent returns; a function that is not `async` runs in a thread of its own."""
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        return await cast("Awaitable[object]", function(task, ctx))
+    answer = await _in_thread(function, task, ctx)
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 def load_function(name: str) -> AgentFunction:
@@ -70,7 +90,18 @@ def load_function(name: str) -> AgentFunction:
     return cast("AgentFunction", found)
 
 
-def _check_signature(function: AgentFunction) -> None:
+def _made(name: str, kind: type, settings: Mapping[str, Any]) -> Any:
+    signature = inspect.signature(kind)
+    try:
+        signature.bind(**settings)
+    except TypeError as exc:
+        takes = ", ".join(signature.parameters) or "none"
+        raise InvalidInput(f"agent {name!r} cannot be made with these settings: {exc}; it takes {takes}") from exc
+    return kind(**settings)
+
+
+def check_signature(function: AgentFunction) -> None:
+    """Refuse what cannot be called as `agent(task, ctx)`."""
     if not callable(function):
         raise InvalidInput(f"agent {function!r} is not a function; give `async def agent(task, ctx)`")
     try:

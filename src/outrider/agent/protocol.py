@@ -2,22 +2,50 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Protocol
 
 from outrider.agent.context import Context
 
 
+class StopReason(StrEnum):
+    """Why an episode went no further."""
+
+    TERMINATED = "terminated"
+    """The task itself came to its end."""
+
+    TRUNCATED = "truncated"
+    """A limit of the environment ended it."""
+
+    MAX_TURNS = "max_turns"
+    """The agent had made as many model calls as it may."""
+
+    CONTEXT = "context"
+    """The conversation had become too long for the model."""
+
+    ANSWERED = "answered"
+    """The agent was done; the environment would have gone on."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What an agent achieved: a reward if it was scored, whatever it wants to keep, and further numbers."""
+    """What an agent achieved: a reward if it was scored, whatever it wants to keep, and further numbers.
+
+    `explanation` is the scorer's; `stop_reason` is a `StopReason` where an environment was acted on.
+    """
 
     reward: float | None = None
     output: Any = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    stop_reason: str = ""
+    explanation: str = ""
 
 
-AgentFunction = Callable[[Any, Context], Awaitable[Result | float | None] | Result | float | None]
-"""`async def agent(task, ctx)`; a plain `def` runs in a thread of its own. A bare number is the reward."""
+Answer = Result | float | str | None
+"""What an agent may return: a number is the reward, a text the final answer, None leaves all to the environment."""
+
+AgentFunction = Callable[[Any, Context], Awaitable[Answer] | Answer]
+"""`async def agent(task, ctx)`; a plain `def` runs in a thread of its own. `task` is the rollout's input."""
 
 
 class Episode(Protocol):

@@ -1,0 +1,257 @@
+"""What is said in one attempt, recorded as it happens: every model call as a turn, every environment step as a step.
+
+Invariants:
+- A failure is attributed here, to the side it came from, whatever agent code it passes through afterwards.
+- What is recorded is what the other side saw: a text that no store can keep is mended before it is handed on.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from outrider.core.chat import Message, ToolSpec
+from outrider.core.clock import Clock
+from outrider.core.errors import AgentError, AttemptError, EnvError, InvalidInput, PolicyError, boundary
+from outrider.core.event import EventKind
+from outrider.core.turn import RESET, StepRecord, Transcript, TurnRecord, to_data
+from outrider.env import Environment, Observation, Score, Step
+from outrider.policy import ChatPolicy, Completion, Sampling
+
+Record = Callable[[EventKind, str, Mapping[str, Any]], None]
+
+_SEED_BITS = 0x7FFF_FFFF
+"""Seeds of 31 bits are understood by every server."""
+
+
+class Conversation:
+    """The record of one attempt, and its sums. Concurrent calls are recorded in the order in which they end."""
+
+    def __init__(self, record: Record, clock: Clock) -> None:
+        self.clock = clock
+        self.reward = 0.0
+        self._record = record
+        self._transcript = Transcript()
+        self._sums = dict.fromkeys(
+            ("turns", "prompt_tokens", "completion_tokens", "cached_tokens", "model_seconds", "env_seconds", "retries"),
+            0.0,
+        )
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return dict(self._sums)
+
+    def turn(self, request: tuple[Message, ...], completion: Completion, seconds: float) -> Message:
+        """Record a model call: its reply, as the record holds it."""
+        reply = completion.message
+        kept, added = self._transcript.ask(request)
+        try:
+            self._write_turn(kept, added, reply, completion, seconds)
+        except (InvalidInput, UnicodeError):
+            reply, added = _mended(reply), tuple(map(_mended, added))
+            self._write_turn(kept, added, reply, completion, seconds)
+        self._transcript.extend((reply,))
+        usage, sums = completion.usage, self._sums
+        sums["turns"] += 1
+        sums["prompt_tokens"] += usage.prompt_tokens
+        sums["completion_tokens"] += usage.completion_tokens
+        sums["cached_tokens"] += usage.cached_tokens
+        sums["model_seconds"] += seconds
+        sums["retries"] += completion.n_retries
+        return reply
+
+    def step(self, name: str, step: Step, seconds: float) -> Observation:
+        """Record a step of the environment: its observation, as the record holds it."""
+        observation = step.observation
+        try:
+            self._write_step(name, step, observation, seconds)
+        except (InvalidInput, UnicodeError):
+            observation = tuple(map(_mended, observation))
+            self._write_step(name, step, observation, seconds)
+        self._transcript.extend(observation)
+        self._sums["env_seconds"] += seconds
+        self.reward += step.reward
+        return observation
+
+    def _write_turn(
+        self, kept: int, added: tuple[Message, ...], reply: Message, completion: Completion, seconds: float
+    ) -> None:
+        usage, tokens = completion.usage, completion.tokens
+        record = TurnRecord(
+            kept=kept,
+            added=added,
+            reply=reply,
+            finish_reason=completion.finish_reason,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            tokens=None if tokens is None else asdict(tokens),
+            model=completion.model,
+            policy_version=completion.policy_version,
+            n_retries=completion.n_retries,
+            seconds=seconds,
+        )
+        self._record(EventKind.TURN, "", to_data(record))
+
+    def _write_step(self, name: str, step: Step, observation: Observation, seconds: float) -> None:
+        record = StepRecord(
+            observation=observation,
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            info=step.info,
+            seconds=seconds,
+        )
+        self._record(EventKind.STEP, name, to_data(record))
+
+
+class RecordedPolicy(ChatPolicy):
+    """The model as one attempt sees it. What a call leaves open in its sampling, the run's own sampling fills in.
+
+    A seed is drawn for each turn if the rollout has one, from that, the session and the turn's number: rollouts of one
+    group share their seed and must still differ.
+    """
+
+    def __init__(
+        self, inner: ChatPolicy, conversation: Conversation, *, session: str, sampling: Sampling, seed: int | None
+    ) -> None:
+        self._inner = inner
+        self._conversation = conversation
+        self._session = session
+        self._sampling = sampling
+        self._seed = seed
+        self._n_calls = 0
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling: Sampling | None = None,
+        session: str = "",
+    ) -> Completion:
+        request = tuple(messages)
+        chosen = self._filled(sampling)
+        clock = self._conversation.clock
+        began = clock.time()
+        with _attributed(PolicyError, "policy.complete"):
+            completion = await self._inner.complete(
+                request, tools=tools, sampling=chosen, session=session or self._session
+            )
+            reply = self._conversation.turn(request, completion, clock.time() - began)
+        return completion if reply is completion.message else replace(completion, message=reply)
+
+    async def check(self) -> None:
+        await self._inner.check()
+
+    async def close(self) -> None:
+        """It is the worker's to close."""
+
+    def _filled(self, sampling: Sampling | None) -> Sampling:
+        self._n_calls += 1
+        chosen = self._sampling
+        if sampling is not None:
+            said = {name: value for name, value in asdict(sampling).items() if _is_said(value)}
+            chosen = replace(chosen, **said)
+        if chosen.seed is None and self._seed is not None:
+            text = f"{self._seed}/{self._session}/{self._n_calls}"
+            drawn = int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=4).digest())
+            chosen = replace(chosen, seed=drawn & _SEED_BITS)
+        return chosen
+
+
+class RecordedEnvironment(Environment):
+    """The environment as the agent sees it: its tools and its steps. The rest of its life is the episode's."""
+
+    def __init__(self, inner: Environment, conversation: Conversation) -> None:
+        self._inner = inner
+        self._conversation = conversation
+        self.terminated = False
+        self.truncated = False
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        with _attributed(EnvError, "env.tools"):
+            return tuple(self._inner.tools)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.terminated or self.truncated
+
+    async def open(self, seed: int | None) -> Observation:
+        """Reset it, for the episode."""
+        clock = self._conversation.clock
+        began = clock.time()
+        with _attributed(EnvError, "env.reset"):
+            opening = _messages(await self._inner.reset(seed))
+            return self._conversation.step(RESET, Step(opening), clock.time() - began)
+
+    async def reset(self, seed: int | None = None) -> Observation:  # noqa: ARG002 it has been reset
+        raise AgentError("the environment was reset before the agent began; see ctx.opening", stage="agent")
+
+    async def step(self, action: Message) -> Step:
+        if self.has_ended:
+            raise AgentError("the episode has ended: look at the step's `terminated` and `truncated`", stage="agent")
+        clock = self._conversation.clock
+        began = clock.time()
+        with _attributed(EnvError, "env.step"):
+            step = _plain(Step(*await self._inner.step(action)))
+            observation = self._conversation.step("", step, clock.time() - began)
+        self.terminated, self.truncated = step.terminated, step.truncated
+        return step._replace(observation=observation)
+
+    async def score(self) -> Score | None:
+        raise AgentError("the environment is scored when the agent is done; return from it", stage="agent")
+
+    async def close(self) -> None:
+        """It is the episode's to close."""
+
+
+def _is_said(value: object) -> bool:
+    return value is not None and value is not False and value != ()
+
+
+@contextmanager
+def _attributed(error: type[AttemptError], stage: str) -> Iterator[None]:
+    """Like `boundary`; a failure that names no call gets this one's name."""
+    try:
+        with boundary(error, stage):
+            yield
+    except AttemptError as exc:
+        exc.stage = exc.stage or stage
+        raise
+
+
+def _plain(step: Step) -> Step:
+    """The step in the types it promises, whatever numbers the environment computes with."""
+    observation, reward, terminated, truncated, info = step
+    return Step(_messages(observation), float(reward), bool(terminated), bool(truncated), info)
+
+
+def _messages(observation: Observation) -> Observation:
+    for message in observation:
+        if not isinstance(message, Message):
+            raise TypeError(f"an observation is a tuple of messages; this one holds {type(message).__name__}")
+    return tuple(observation)
+
+
+def _mended(message: Message) -> Message:
+    """The message without the half characters that cut texts and strange file names have."""
+
+    def mend(text: str) -> str:
+        return text.encode(errors="replace").decode()
+
+    calls = tuple(
+        replace(call, id=mend(call.id), name=mend(call.name), arguments=mend(call.arguments))
+        for call in message.tool_calls
+    )
+    call_id = None if message.tool_call_id is None else mend(message.tool_call_id)
+    return replace(
+        message,
+        content=mend(message.content),
+        reasoning=mend(message.reasoning),
+        tool_calls=calls,
+        tool_call_id=call_id,
+    )

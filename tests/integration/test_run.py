@@ -288,7 +288,7 @@ def _read_until_closed(descriptor: int) -> Iterator[bytes]:
         (["--mode", "osworld", "--use-vm-pool"], "machine pool"),
         (["--mode", "math", "--data", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
         (["--mode", "math", "--data", "noquestion.jsonl"], "line 2"),
-        (["--mode", "math", "--data", "twice.jsonl"], "same"),
+        (["--mode", "math", "--data", "twice.jsonl"], "each id must be there once"),
         (["--mode", "math", "--scorer", "mathh"], "mathh"),
         (["--mode", "math", "--env", "calculater=false"], "calculator"),
         (["--mode", "math", "--agent", "chatt"], "there is no agent 'chatt'"),

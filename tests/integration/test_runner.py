@@ -182,7 +182,8 @@ async def test_a_result_is_kept_with_its_output_and_metrics(store: Store):
 
     assert (rollout.reward, rollout.tag, rollout.seed) == (0.25, "math", 7)
     (event,) = await store.query_events(rollout.rollout_id, kind="reward")
-    assert event.data == {"reward": 0.25, "output": {"answer": "task"}, "metrics": {"length": 3}}
+    kept = {"reward": 0.25, "output": {"answer": "task"}, "metrics": {"length": 3}}
+    assert event.data == {**kept, "stop_reason": "", "explanation": ""}
 
 
 async def test_whatever_an_agent_logs_is_kept_or_refused_to_the_agent_alone(store: Store):

@@ -14,7 +14,7 @@ from outrider.core.chat import Message
 from outrider.core.clock import Clock, utc
 from outrider.core.errors import AgentError, OutriderError
 from outrider.core.event import Event, EventKind
-from outrider.core.rollout import AttemptedRollout
+from outrider.core.rollout import SAMPLE_KEY, TASK_KEY, AttemptedRollout
 from outrider.core.task import Task
 from outrider.env import Environment
 from outrider.policy import ChatPolicy
@@ -49,8 +49,8 @@ class Context:
         Task and sample, where the rollout's metadata names them; otherwise the rollout's id.
         """
         metadata = self.rollout.metadata
-        if "task_id" in metadata and "sample" in metadata:
-            return f"{metadata['task_id']}:{metadata['sample']}"
+        if TASK_KEY in metadata and SAMPLE_KEY in metadata:
+            return f"{metadata[TASK_KEY]}:{metadata[SAMPLE_KEY]}"
         return self.rollout_id
 
     @property

@@ -2,9 +2,7 @@
 
 import asyncio
 import contextvars
-import importlib
 import inspect
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
@@ -14,6 +12,7 @@ from outrider.agent.context import Context
 from outrider.agent.protocol import AgentFunction, EpisodeFactory, Result
 from outrider.agent.react import ReActAgent
 from outrider.core.errors import AgentError, InvalidInput
+from outrider.core.loading import load
 
 
 class FunctionEpisode:
@@ -68,26 +67,8 @@ async def call_agent(function: AgentFunction, task: Any, ctx: Context) -> object
 
 
 def load_function(name: str) -> AgentFunction:
-    """The function named `module:function`; modules in the current folder are found too."""
-    module_name, separator, attribute = name.partition(":")
-    if not (module_name and separator and attribute):
-        raise InvalidInput(f"agent {name!r}: write it as module:function, such as my_agents:solve")
-    if module_name.endswith(".py") or "/" in module_name:
-        dotted = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
-        raise InvalidInput(f"agent {name!r}: name the module, not its file: {dotted}:{attribute}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as exc:
-        if exc.name is None or not (module_name + ".").startswith(exc.name + "."):
-            raise
-        raise InvalidInput(f"agent {name!r}: there is no module {exc.name!r} here or among the installed ones") from exc
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise InvalidInput(f"agent {name!r}: module {module_name!r} has no {attribute!r}")
-        found = getattr(found, part)
-    return cast("AgentFunction", found)
+    """The function named `module:function`."""
+    return cast("AgentFunction", load(name, "agent", such_as="my_agents:solve"))
 
 
 def _made(name: str, kind: type, settings: Mapping[str, Any]) -> Any:

@@ -15,6 +15,10 @@ from outrider.core.status import AttemptStatus, Mode, RolloutStatus
 RETRYABLE = frozenset({AttemptStatus.FAILED, AttemptStatus.TIMEOUT, AttemptStatus.UNRESPONSIVE})
 
 
+TASK_KEY, SAMPLE_KEY = "task_id", "sample"
+"""Where a rollout's metadata says which sample of which task it is, so that seeds do not depend on ids."""
+
+
 def require_positive(name: str, value: float) -> None:
     """Refuse zero, negative, infinite and NaN numbers, by name."""
     if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):

@@ -23,7 +23,7 @@ class Task(Struct, frozen=True, kw_only=True):
         if not isinstance(input, Mapping):
             return cls(task_id=task_id, question="" if input is None else str(input))
         try:
-            return msgspec.convert({"task_id": task_id, **input}, cls)
+            return msgspec.convert({**input, "task_id": str(input.get("task_id", task_id))}, cls)
         except msgspec.ValidationError as exc:
             raise InvalidInput(f"task {task_id!r}: {exc}") from exc
 

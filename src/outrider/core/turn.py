@@ -73,8 +73,8 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 
 def to_data(record: TurnRecord | StepRecord) -> dict[str, Any]:
-    """The record as an event's data."""
-    data: dict[str, Any] = msgspec.to_builtins(record, builtin_types=(bytes,))
+    """The record as an event's data: as it comes back from the wire, so that it need not be checked at length."""
+    data: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(record))
     return data
 
 

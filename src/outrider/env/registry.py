@@ -1,9 +1,7 @@
 """Environments by tag: the built-in ones, those that installed packages announce, and a user's own `module:Class`."""
 
-import importlib
 import random
 import re
-import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.errors import InvalidInput
+from outrider.core.loading import load
 from outrider.core.task import Task
 from outrider.env.adapter import ClassEnvironments, check_arguments, needs_task
 from outrider.env.protocol import Environments
@@ -127,28 +126,8 @@ def _is_gymnasium(kind: type) -> bool:
 
 
 def _load(place: str, tag: str) -> type:
-    """The class at `module:Class`; modules in the current folder are found too."""
-    module_name, _, attribute = place.partition(":")
-    if not (module_name and attribute):
-        raise InvalidInput(f"environment {tag!r}: write it as module:Class, such as my_envs:Guess")
-    if module_name.endswith(".py") or "/" in module_name:
-        dotted = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
-        raise InvalidInput(f"environment {tag!r}: name the module, not its file: {dotted}:{attribute}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as exc:
-        if exc.name is None or not (module_name + ".").startswith(exc.name + "."):
-            raise
-        raise InvalidInput(f"environment {tag!r}: there is no module {exc.name!r} here or among the installed") from exc
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            classes = [name for name, value in vars(found).items() if isinstance(value, type)]
-            near = get_close_matches(part, classes, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise InvalidInput(f"environment {tag!r}: {module_name!r} has no {part!r}{hint}")
-        found = getattr(found, part)
+    """The class at `module:Class`."""
+    found = load(place, "environment", such_as="my_envs:Guess")
     if not isinstance(found, type):
         raise InvalidInput(f"environment {tag!r} is a {type(found).__name__}; name a class")
     return found

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from outrider.core import wire
 from outrider.core.errors import InvalidInput
-from outrider.core.rollout import RolloutConfig, RolloutRequest
+from outrider.core.rollout import SAMPLE_KEY, TASK_KEY, RolloutConfig, RolloutRequest
 from outrider.core.status import Mode
 from outrider.core.task import Task
 from outrider.store import Store
@@ -30,8 +30,8 @@ MAX_NAME = 80
 SEED_BITS = 31
 """Seeds fit the generators and servers that take only 32 bits with a sign."""
 
-RUN_KEY, TASK_KEY, SAMPLE_KEY = "run", "task_id", "sample"
-"""Where a rollout's metadata says what it is a part of."""
+RUN_KEY = "run"
+"""Where a rollout's metadata says which run it is a part of."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 

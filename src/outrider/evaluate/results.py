@@ -10,10 +10,9 @@ from msgspec import Struct
 
 from outrider.core.attempt import Attempt
 from outrider.core.event import Event, EventKind
-from outrider.core.rollout import Rollout
+from outrider.core.rollout import SAMPLE_KEY, TASK_KEY, Rollout
 from outrider.core.status import RolloutStatus
 from outrider.core.turn import RESET, StepRecord, TurnRecord, step_of, turn_of
-from outrider.evaluate.plan import SAMPLE_KEY, TASK_KEY
 from outrider.store import Store
 
 RESULT = "result"

@@ -85,6 +85,8 @@ async def check_episodes(spec: EpisodeSpec) -> None:
             await environments.check()
         finally:
             await environments.close()
+    if spec.mcp:
+        await (await open_mcp_tools(spec.mcp)).close()
     policy = await open_policy(spec.policy)
     try:
         await policy.check()

@@ -41,3 +41,5 @@ class QuestionEnvironment(Environment):
         score = await self._scorer.score(self._answer, self._task)
         metrics = {**score.metrics, "tool_calls": float(self._n_calls), "tool_errors": float(self._n_errors)}
         return Score(reward=score.reward, output=score.output, metrics=metrics, explanation=score.explanation)
+
+    async def close(self) -> None: ...

@@ -13,8 +13,14 @@ class Scorer(Protocol):
         """`reward` from 0 to 1. What the agent got wrong scores low; an exception means that scoring itself failed."""
         ...
 
+    def check_task(self, task: Task) -> None:  # noqa: ARG002 there is nothing to check in most
+        """Raise `InvalidInput` if no answer to this task could be scored, such as when it has no expected answer."""
+        return
+
     async def check(self) -> None:
         """Raise `InvalidInput` if this scorer cannot work here: a missing extra, a judge that cannot be reached."""
+        return
 
     async def close(self) -> None:
         """Give back what the scorer holds."""
+        return

@@ -1,0 +1,72 @@
+r"""Where the answer stands in a text: in `\boxed{…}`, in `<answer>…</answer>`, after "the answer is", or at the end."""
+
+import re
+from collections import deque
+from typing import NamedTuple
+
+_BRACES = re.compile(r"\\(?:boxed|fbox)\s*+\{|\\.|[{}]", re.DOTALL)
+_OPENING_TAG = re.compile("<answer>", re.IGNORECASE)
+_CLOSING_TAG = re.compile("</answer>", re.IGNORECASE)
+_PHRASE = re.compile(r"\banswer\b[\s*_]*+(?:is\b[\s*_]*+:?|[:=])[\s*_]*+(\S[^\n]*)", re.IGNORECASE)
+_EMPHASIS = "*_` \t"
+
+
+class Extracted(NamedTuple):
+    """An answer, and whether the agent marked it with a box or a tag, so that there is no doubt where it ends."""
+
+    text: str
+    marked: bool
+
+
+def extract_answer(said: str) -> Extracted:
+    """The answer in `said`. Of several marks the last counts; a box beats a tag, a tag beats a phrase."""
+    if boxed := _last_boxed(said):
+        return Extracted(boxed, marked=True)
+    if tagged := _last_tagged(said):
+        return Extracted(_after_phrase(tagged) or tagged, marked=True)
+    return Extracted(_after_phrase(said) or _last_line(said), marked=False)
+
+
+def _last_boxed(said: str) -> str:
+    """What stands in the last box that is closed and not empty. Braces may nest, so may boxes: the inner one counts."""
+    found = (-1, "")
+    first = said.find("\\boxed")
+    if first < 0:
+        first = said.find("\\fbox")
+    if first < 0:
+        return ""
+    open_braces: list[tuple[int, bool]] = []
+    for mark in _BRACES.finditer(said, first):
+        if mark.group().endswith("{") and mark.group() != "\\{":
+            open_braces.append((mark.end(), len(mark.group()) > 1))
+        elif mark.group() == "}" and open_braces:
+            start, is_box = open_braces.pop()
+            if is_box and start > found[0] and (content := said[start : mark.start()].strip()):
+                found = (start, content)
+    return found[1]
+
+
+def _last_tagged(said: str) -> str:
+    """What stands after the last `<answer>`; its end may be missing, as it is when it was a stop word."""
+    if "<" not in said or not (last := deque(_OPENING_TAG.finditer(said), maxlen=1)):
+        return ""
+    start = last[0].end()
+    end = _CLOSING_TAG.search(said, start)
+    return said[start : end.start() if end else None].strip()
+
+
+def _after_phrase(said: str) -> str:
+    last = deque(_PHRASE.finditer(said), maxlen=1)
+    return _trimmed(last[0].group(1)) if last else ""
+
+
+def _last_line(said: str) -> str:
+    return _trimmed(said.strip().rpartition("\n")[2])
+
+
+def _trimmed(text: str) -> str:
+    """Without the marks of emphasis around it and the full stop after it."""
+    text = text.strip(_EMPHASIS)
+    if text.endswith(".") and not text.endswith(".."):
+        text = text[:-1].rstrip(_EMPHASIS)
+    return text

@@ -2,16 +2,14 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-DEMO   := results/demo.db
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: run test check static bench format clean
 
-run: $(VENV)/installed-run  ## 20 test rollouts on 4 workers, no key, no server
-	@mkdir -p results
-	@$(BIN)/outrider enqueue --test 20 --store sqlite:///$(DEMO)
-	@$(BIN)/outrider work --workers 4 --until-done --store sqlite:///$(DEMO)
-	@echo "Look closer: $(BIN)/outrider status --store sqlite:///$(DEMO)"
+run: $(VENV)/installed-run  ## a game and a benchmark solved by the built-in policy: no key, no server, no GPU
+	@$(BIN)/outrider run --mode FrozenLake --limit 24 --num-rollouts 8 --model 'builtin:solver?latency=0.2'
+	@$(BIN)/outrider run --mode math --num-rollouts 8 --model 'builtin:solver?latency=0.2'
+	@echo "Open the page named last in a browser, or: $(BIN)/outrider view results/RUN"
 
 test: $(VENV)/installed-test static  ## everything, as CI runs it
 	$(BIN)/pytest -n 2 --dist worksteal
@@ -42,10 +40,11 @@ $(BIN)/python:
 
 $(VENV)/installed-run: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing Outrider into $(VENV) …"
-	@$(PIP) --editable .
+	@$(PIP) --editable '.[math]'
 	@touch $@
 
 $(VENV)/installed-test: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing Outrider and what its tests need into $(VENV) …"
 	@$(PIP) --editable '.[test,check]'
+	@sh scripts/install-system-packages.sh bubblewrap chromium
 	@touch $@ $(VENV)/installed-run

@@ -289,6 +289,7 @@ def _read_until_closed(descriptor: int) -> Iterator[bytes]:
         (["--mode", "math", "--data", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
         (["--mode", "math", "--data", "noquestion.jsonl"], "line 2"),
         (["--mode", "math", "--data", "twice.jsonl"], "each id must be there once"),
+        (["--mode", "math", "--data", "noanswer.jsonl"], "b2"),
         (["--mode", "math", "--scorer", "mathh"], "mathh"),
         (["--mode", "math", "--env", "calculater=false"], "calculator"),
         (["--mode", "math", "--agent", "chatt"], "there is no agent 'chatt'"),
@@ -303,6 +304,7 @@ def _read_until_closed(descriptor: int) -> Iterator[bytes]:
 )
 def test_a_mistake_is_explained_before_anything_is_made(arguments: list[str], says: str):
     Path("noquestion.jsonl").write_text('{"id": 1, "question": "a", "answer": 1}\n{"id": 2, "answer": 2}\n')
+    Path("noanswer.jsonl").write_text('{"id": "a1", "question": "a", "answer": 1}\n{"id": "b2", "question": "b"}\n')
     Path("twice.jsonl").write_text('{"id": 1, "question": "a", "answer": 1}\n{"id": 1, "question": "b", "answer": 2}\n')
     model = [] if "--model" in arguments or not arguments else ["--model", "builtin:solver"]
     told = run(*arguments, *model, code=2).stderr

@@ -234,7 +234,7 @@ async def check_job(config: RunConfig) -> list[Task]:
     """Raise `InvalidInput` if the run could not work; its tasks."""
     check_mode(config)
     tasks = await asyncio.to_thread(read_tasks, config)
-    await check_episodes(episode_spec(config, config.mode, Budget()))
+    await check_episodes(episode_spec(config, config.mode, Budget()), tasks)
     return tasks
 
 

@@ -67,7 +67,10 @@ class Environments(Protocol):
     """The environments of one tag in one worker: owns what its episodes share, such as an index or a browser."""
 
     def make(self, task: Task) -> Environment:
-        """A fresh environment for one episode of `task`."""
+        """A fresh environment for one episode of `task`; it takes hold of nothing before its `reset`.
+
+        Raises `InvalidInput` if the task cannot be run or scored; a run asks for all its tasks before it begins.
+        """
         ...
 
     async def check(self) -> None:

@@ -1,6 +1,6 @@
 """What a worker needs to run episodes, described in a form that crosses process borders, and opened from it."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from outrider.agent import AgentFunction, EpisodeFactory
 from outrider.agent.episode import EpisodeKit
 from outrider.agent.function import agent_of, episodes_of
 from outrider.agent.mcp import McpServer, open_mcp_tools
+from outrider.core.task import Task
 from outrider.env.registry import environments_of
 from outrider.policy import Sampling
 from outrider.policy.opening import open_policy
@@ -73,8 +74,8 @@ def _agent(spec: EpisodeSpec) -> AgentFunction:
     return agent_of(spec.agent, **{name: value for name, value in settings.items() if value is not None})
 
 
-async def check_episodes(spec: EpisodeSpec) -> None:
-    """Raise `InvalidInput` if no rollout could run as described: one clear message before thousands of failures."""
+async def check_episodes(spec: EpisodeSpec, tasks: Sequence[Task] = ()) -> None:
+    """Raise `InvalidInput` if rollouts of `tasks` could not run as described: one message instead of many failures."""
     if spec.policy is None:
         episodes_of(spec.agent)
         return
@@ -83,6 +84,8 @@ async def check_episodes(spec: EpisodeSpec) -> None:
         environments = environments_of(kind.name, kind.config)
         try:
             await environments.check()
+            for task in tasks:
+                environments.make(task)
         finally:
             await environments.close()
     if spec.mcp:

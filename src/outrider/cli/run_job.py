@@ -79,7 +79,8 @@ class Job:
         return summary, stopped_by
 
     def _facts(self) -> dict[str, Any]:
-        return {name: getattr(self._config, name) for name in ("mode", "data", "model", "agent", "seed")}
+        facts = {name: getattr(self._config, name) for name in ("mode", "data", "model", "agent", "seed")}
+        return {**facts, "data": facts["data"] or "the bundled tasks"}
 
     @property
     def n_left(self) -> int:

@@ -103,6 +103,8 @@ class PythonTestsScorer(Scorer):
     async def check(self) -> None:
         await self._sandbox.check()
 
+    async def close(self) -> None: ...
+
     async def _verdicts(self, program: str, tests: Tests) -> list[Verdict]:
         config = self._config
         if isinstance(tests, Examination):

@@ -1,0 +1,156 @@
+"""Python tasks: the agent writes a program, may try it, and submits it; the task's tests decide."""
+
+import logging
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from outrider.core.chat import Message, ToolSpec, system, user
+from outrider.core.errors import ToolRefusal
+from outrider.core.task import Task
+from outrider.env.protocol import Environment, Environments, Observation, Score, Step
+from outrider.env.sandbox import KillReason, Limits, Outcome, Sandbox
+from outrider.env.sandbox.program import MIB
+from outrider.env.scoring.python import PythonTestsConfig, PythonTestsScorer, program_in, unusable
+from outrider.env.tools import answer_calls, tool
+
+logger = logging.getLogger(__name__)
+
+RUN, SUBMIT = "run_python", "submit"
+
+INSTRUCTIONS = """\
+Solve the task by writing a Python program. Use the standard library only; there is no network.
+Try your code with the tool run_python: each call is a fresh program, and you see what it prints.
+Hand in the whole program with the tool submit, or as your final message in one ```python block.
+It is tested as it stands: define exactly what the task names, read and print only if the task says so."""
+
+
+class PythonConfig(PythonTestsConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`output_characters` is how much of each stream of a program the agent is shown."""
+
+    instructions: str = INSTRUCTIONS
+    output_characters: Annotated[int, Meta(ge=100)] = 8_000
+
+
+class RunPython(Struct, frozen=True, kw_only=True):
+    """What `run_python` takes."""
+
+    code: Annotated[str, Meta(description="a whole Python program")]
+    stdin: Annotated[str, Meta(description="what it reads on standard input")] = ""
+
+
+class Submit(Struct, frozen=True, kw_only=True):
+    """What `submit` takes."""
+
+    code: Annotated[str, Meta(description="the whole program to be tested")]
+
+
+class PythonEnvironment(Environment):
+    """One task. The episode ends with the first submission."""
+
+    def __init__(self, task: Task, config: PythonConfig, sandbox: Sandbox, scorer: PythonTestsScorer) -> None:
+        self._task = task
+        self._config = config
+        self._sandbox = sandbox
+        self._scorer = scorer
+        self._submission: str | None = None
+        self._n_calls = 0
+        self._n_errors = 0
+        self._tools = (
+            tool(RUN, "Run a Python program and see what it prints.", RunPython, self._run),
+            tool(SUBMIT, "Hand in the program and end the task.", Submit, self._submit),
+        )
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        return tuple(each.spec for each in self._tools)
+
+    async def reset(self, seed: int | None = None) -> Observation:  # noqa: ARG002 a task has no randomness
+        return (system(self._config.instructions), user(self._task.question))
+
+    async def step(self, action: Message) -> Step:
+        if not action.tool_calls:
+            self._submission = program_in(action.content) or ""
+            return Step(terminated=True)
+        answers, n_errors = await answer_calls(action.tool_calls, self._tools)
+        self._n_calls += len(answers)
+        self._n_errors += n_errors
+        return Step(answers, terminated=self._submission is not None)
+
+    async def score(self) -> Score:
+        score = await self._scorer.score_program(self._submission or "", self._task)
+        metrics = {**score.metrics, "tool_calls": float(self._n_calls), "tool_errors": float(self._n_errors)}
+        return Score(reward=score.reward, output=score.output, metrics=metrics, explanation=score.explanation)
+
+    async def close(self) -> None: ...
+
+    async def _run(self, arguments: RunPython) -> str:
+        if refusal := unusable(arguments.code):
+            raise ToolRefusal(refusal)
+        stdin = arguments.stdin.encode(errors="replace")
+        outcome = await self._sandbox.run(arguments.code, stdin=stdin, limits=self._config.limits, unbuffered=True)
+        return shown(outcome, self._config.output_characters, self._config.limits)
+
+    async def _submit(self, arguments: Submit) -> str:
+        if self._submission is not None:
+            raise ToolRefusal("a program was submitted already; only the first counts")
+        self._submission = arguments.code
+        return "submitted"
+
+
+class PythonEnvironments(Environments):
+    """The sandbox is shared: it bounds how many programs of all episodes run at once."""
+
+    Config = PythonConfig
+
+    def __init__(self, config: PythonConfig | None = None) -> None:
+        self._config = config or PythonConfig()
+        self._sandbox = Sandbox(self._config.sandbox, n_slots=self._config.n_slots)
+        self._scorer = PythonTestsScorer(self._config, sandbox=self._sandbox)
+
+    def make(self, task: Task) -> Environment:
+        self._scorer.check_task(task)
+        return PythonEnvironment(task, self._config, self._sandbox, self._scorer)
+
+    async def close(self) -> None: ...
+
+    async def check(self) -> None:
+        await self._sandbox.check()
+        mechanism = await self._sandbox.mechanism()
+        if not mechanism.startswith("bubblewrap"):
+            logger.warning("programs run without real walls: mechanism: %s", mechanism)
+
+
+def shown(outcome: Outcome, max_characters: int, limits: Limits) -> str:
+    """What the agent sees of a run: how it ended and what it wrote, the middle of long output left out."""
+    parts = [_ending(outcome, limits)]
+    for name, content, truncated in (
+        ("stdout", outcome.stdout, outcome.stdout_truncated),
+        ("stderr", outcome.stderr, outcome.stderr_truncated),
+    ):
+        if content:
+            note = f" (only the first {len(content)} bytes were read)" if truncated else ""
+            parts.append(f"{name}{note}:\n{_cut(content.decode(errors='replace').rstrip(), max_characters)}")
+    if not outcome.mechanism.startswith("bubblewrap"):
+        parts.append(f"mechanism: {outcome.mechanism}")
+    return "\n".join(parts)
+
+
+def _ending(outcome: Outcome, limits: Limits) -> str:
+    allowed = {
+        KillReason.WALL_TIME: f"{limits.wall_seconds:g} s",
+        KillReason.CPU_TIME: f"{limits.cpu_seconds:g} s",
+        KillReason.MEMORY: f"{limits.memory_bytes // MIB} MiB",
+        KillReason.FILES: f"{limits.n_files}",
+        KillReason.PROCESSES: f"{limits.n_processes}",
+        KillReason.OUTPUT: f"{limits.output_bytes} bytes",
+    }
+    limit = allowed.get(outcome.killed_reason) if outcome.killed_reason else None
+    return f"{outcome.ending}, at most {limit} allowed" if limit else outcome.ending
+
+
+def _cut(text: str, max_characters: int) -> str:
+    if len(text) <= max_characters:
+        return text
+    half = max_characters // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

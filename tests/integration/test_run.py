@@ -296,6 +296,7 @@ def _read_until_closed(descriptor: int) -> Iterator[bytes]:
         (["--mode", "math", "--agent", "nowhere:agent"], "no module 'nowhere'"),
         (["--mode", "math", "--model", "builtin:solvr"], "solver"),
         (["--mode", "math", "--model", "replay:nowhere"], "nowhere"),
+        (["--mode", "math", "--model", "gpt-4.1-2025-04-14"], "OPENAI_API_KEY is not set"),
         (["--mode", "math", "--resume"], "holds no run"),
         (["--mode", "math", "--num-rollouts", "0"], "num_rollouts is 0"),
         (["--mode", "math", "--budget-money", "1"], "prompt_price"),

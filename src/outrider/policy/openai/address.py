@@ -19,11 +19,16 @@ def base_urls(spec: PolicySpec) -> list[URL]:
 
 
 def key_of(spec: PolicySpec) -> str | None:
-    """None if the variable is not set: local servers need no key."""
+    """None if the variable is not set: local servers need no key; the public one is not asked without."""
     key = os.environ.get(spec.api_key_variable, "").strip()
     if not (key.isascii() and key.isprintable()):
         raise InvalidInput(
             f"the environment variable {spec.api_key_variable} does not hold a key: it has odd characters"
+        )
+    if not key and base_urls(spec) == [URL(PUBLIC_URL)]:
+        raise InvalidInput(
+            f"{spec.api_key_variable} is not set: set it, name a server of your own with --base-url or {URL_VARIABLE}, "
+            "or try it without a model: --model builtin:solver"
         )
     return key or None
 

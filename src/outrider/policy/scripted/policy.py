@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import Protocol, runtime_checkable
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -13,8 +14,9 @@ from msgspec import Struct
 from outrider.core.chat import Message, ToolSpec
 from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import InvalidInput, PolicyError, boundary
-from outrider.policy.protocol import ChatPolicy, Completion, FinishReason, Sampling, Usage
+from outrider.policy.protocol import ChatPolicy, Completion, FinishReason, Sampling, Tokens, Usage
 from outrider.policy.scripted.protocol import Script
+from outrider.policy.scripted.tokens import n_tokens, tokens_of
 
 PREFIX = "builtin:"
 
@@ -32,10 +34,21 @@ class ScriptOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     seed: int = 0
 
 
+@runtime_checkable
+class WeighedScript(Script, Protocol):
+    """A script that knows how likely its guesses are."""
+
+    def chance(self, messages: Sequence[Message], tools: Sequence[ToolSpec], message: Message) -> float:
+        """The probability that `guess` says exactly this, whatever the generator draws."""
+
+
 class ScriptedPolicy(ChatPolicy):
     """Asks the first script that understands the conversation; with probability `p` for a guess.
 
-    Of the sampling only the seed counts. Tokens are counted roughly, four characters each.
+    Of the sampling only the seed and `logprobs` count. With `logprobs` a completion has the token ids of a byte
+    tokenizer, and its usage counts them; without, four characters are counted as a token. The first token has the
+    log-probability of the whole message, `p` times the chance that it is guessed, and `1 - p` if it is the solution;
+    the other tokens are certain. If a script cannot tell the chance of its guesses, a policy that guesses gives none.
     """
 
     def __init__(
@@ -58,26 +71,45 @@ class ScriptedPolicy(ChatPolicy):
             await sleep(self._clock, self._options.latency)
         else:
             await asyncio.sleep(0)  # others get their turn, as with any model
+        sampling = sampling or Sampling()
+        tokens = None
         with boundary(PolicyError, "policy.complete"):
-            message = self._answer(messages, tools, None if sampling is None else sampling.seed, session)
-        usage = Usage(prompt_tokens=sum(map(_tokens, messages)), completion_tokens=_tokens(message))
+            script = self._script_for(messages, tools)
+            message = self._answer(script, messages, tools, sampling.seed, session)
+            if sampling.logprobs:
+                logprob = self._logprob(script, messages, tools, message)
+                tokens = tokens_of(messages, message, tools=tools, logprob=logprob)
         reason = FinishReason.TOOL_CALLS if message.tool_calls else FinishReason.STOP
-        return Completion(message=message, finish_reason=reason, usage=usage, model=self._name)
+        usage = _usage(messages, message, tokens)
+        return Completion(message=message, finish_reason=reason, usage=usage, tokens=tokens, model=self._name)
 
     async def check(self) -> None: ...
 
     async def close(self) -> None: ...
 
     def _answer(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec], seed: int | None, session: str
+        self, script: Script, messages: Sequence[Message], tools: Sequence[ToolSpec], seed: int | None, session: str
     ) -> Message:
-        script = self._script_for(messages, tools)
         if self._options.p <= 0:
             return script.solve(messages, tools)
         rng = random.Random(repr((self._options.seed, session, seed, len(messages))))
         if rng.random() < self._options.p:
             return script.guess(messages, tools, rng)
         return script.solve(messages, tools)
+
+    def _logprob(
+        self, script: Script, messages: Sequence[Message], tools: Sequence[ToolSpec], message: Message
+    ) -> float | None:
+        """The log-probability of saying `message`, whichever way it came about; None: the script cannot tell."""
+        p = self._options.p
+        if p <= 0:
+            return 0.0
+        if not isinstance(script, WeighedScript):
+            return None
+        chance = p * script.chance(messages, tools, message)
+        if p < 1 and script.solve(messages, tools) == message:
+            chance += 1 - p
+        return math.log(min(chance, 1.0))
 
     def _script_for(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Script:
         for script in self._scripts.values():
@@ -120,6 +152,12 @@ def _nearest(name: str, names: Sequence[str] | Mapping[str, float]) -> str:
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
 
 
-def _tokens(message: Message) -> int:
+def _usage(messages: Sequence[Message], reply: Message, tokens: Tokens | None) -> Usage:
+    if tokens is None:
+        return Usage(prompt_tokens=sum(map(_estimate, messages)), completion_tokens=_estimate(reply))
+    return Usage(prompt_tokens=n_tokens(tokens.prompt_ids), completion_tokens=n_tokens(tokens.completion_ids))
+
+
+def _estimate(message: Message) -> int:
     calls = sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
     return (len(message.content) + len(message.reasoning) + calls) // _CHARACTERS_PER_TOKEN + 1

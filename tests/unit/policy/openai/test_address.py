@@ -40,10 +40,16 @@ def test_a_password_in_an_address_is_refused_and_not_repeated():
 
 
 def test_the_key_comes_from_the_variable_the_spec_names(monkeypatch):
-    spec = PolicySpec(model="m", api_key_variable="MY_KEY")
+    spec = PolicySpec(model="m", api_key_variable="MY_KEY", base_urls=("http://localhost:8000/v1",))
     assert key_of(spec) is None
     monkeypatch.setenv("MY_KEY", " sk-1\n")
     assert key_of(spec) == "sk-1"
+
+
+def test_the_public_server_is_not_asked_without_a_key(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(InvalidInput, match="OPENAI_API_KEY is not set"):
+        key_of(PolicySpec(model="m"))
 
 
 def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(monkeypatch):

@@ -1,16 +1,15 @@
 """What `outrider run` was asked to do: flags over a YAML file over defaults, checked as a whole."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from outrider.agent.chat import MAX_TURNS
 from outrider.agent.mcp import McpServer
 from outrider.core.errors import InvalidInput
+from outrider.core.settings import read_yaml, settings_of
 
 
 class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,36 +97,11 @@ MACHINE_FIELDS = (
 
 def read_config(path: str | None, flags: Mapping[str, Any]) -> RunConfig:
     """The settings in a file, if there is one, with those given as flags put over them."""
-    values = {} if path is None else _read_yaml(Path(path))
-    place = "the flags" if path is None else path
-    for name in values:
-        if name not in RunConfig.__struct_fields__:
-            near = get_close_matches(name, RunConfig.__struct_fields__, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(RunConfig.__struct_fields__)}"
-            raise InvalidInput(f"{path} has a setting {name!r} that `outrider run` does not know; {hint}")
-    merged = {**values, **flags, "env": {**values.get("env", {}), **flags.get("env", {})}}
-    try:
-        return msgspec.convert(merged, RunConfig)
-    except msgspec.ValidationError as exc:
-        raise InvalidInput(f"{place}: {exc}") from exc
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    import yaml  # noqa: PLC0415 10 ms that only a configuration file needs
-
-    try:
-        values = yaml.safe_load(path.read_bytes())
-    except OSError as exc:
-        raise InvalidInput(f"cannot read {path}: {exc.strerror}") from exc
-    except yaml.YAMLError as exc:
-        raise InvalidInput(f"{path} is not YAML: {exc}") from exc
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise InvalidInput(f"{path} holds {type(values).__name__}; write settings as `name: value`, one a line")
+    values = {} if path is None else read_yaml(Path(path))
     if not isinstance(values.get("env", {}), dict):
         raise InvalidInput(f"{path}: env must hold settings as `name: value`")
-    return {str(name).replace("-", "_"): value for name, value in values.items()}
+    merged = {**values, **flags, "env": {**values.get("env", {}), **flags.get("env", {})}}
+    return settings_of(RunConfig, merged, path or "the flags")
 
 
 def env_setting(text: str) -> tuple[str, Any]:

@@ -1,7 +1,6 @@
 """Environments by tag: the built-in ones, those that installed packages announce, and a user's own `module:Class`."""
 
 import random
-import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -9,10 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from outrider.core.errors import InvalidInput
 from outrider.core.loading import load
+from outrider.core.settings import settings_of
 from outrider.core.task import Task
 from outrider.env.adapter import ClassEnvironments, check_arguments, needs_task
 from outrider.env.protocol import Environments
@@ -42,8 +41,6 @@ BUNDLED = Path(__file__).parent / "bundled"
 N_TASKS = 10
 """How many episodes an environment without tasks of its own plays if nobody says."""
 
-_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<field>[^`]*)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
-
 
 def tags() -> list[str]:
     """The tags that have a name: built in, or announced by an installed package."""
@@ -69,7 +66,7 @@ def environments_of(tag: str, config: Mapping[str, Any] | None = None) -> Enviro
         from outrider.env.gymnasium import GymnasiumConfig, GymnasiumEnvironments  # noqa: PLC0415 seldom needed
 
         id = tag.removeprefix(GYMNASIUM) if kind is None else ""
-        return GymnasiumEnvironments(_converted(GymnasiumConfig, tag, config), id=id, kind=kind)
+        return GymnasiumEnvironments(settings_of(GymnasiumConfig, config, f"configuration of {tag}"), id=id, kind=kind)
     if not hasattr(kind, "make"):
         return ClassEnvironments(kind, name=tag, config=config)
     schema = getattr(kind, "Config", None)
@@ -77,7 +74,7 @@ def environments_of(tag: str, config: Mapping[str, Any] | None = None) -> Enviro
         check_arguments(kind, tag, config)
         environments: Environments = kind(**config)
     else:
-        environments = kind(_converted(schema, tag, config))
+        environments = kind(settings_of(schema, config, f"configuration of {tag}"))
     return environments
 
 
@@ -131,25 +128,3 @@ def _load(place: str, tag: str) -> type:
     if not isinstance(found, type):
         raise InvalidInput(f"environment {tag!r} is a {type(found).__name__}; name a class")
     return found
-
-
-def _converted(schema: Any, tag: str, config: Mapping[str, Any]) -> Any:
-    """`config` as the struct that the environments take. A wrong field or type is named with its path."""
-    try:
-        return msgspec.convert(dict(config), schema)
-    except msgspec.ValidationError as exc:
-        message = str(exc)
-        if unknown := _UNKNOWN_FIELD.search(message):
-            known = _fields(schema, (unknown["path"] or "").split("."))
-            near = get_close_matches(unknown["field"], known, n=1)
-            message += f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
-        raise InvalidInput(f"configuration of {tag}: {message}") from exc
-
-
-def _fields(schema: Any, path: list[str]) -> list[str]:
-    """The names of the fields of the struct at `path`."""
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(schema)}
-    inner = fields.get(path[0])
-    if isinstance(inner, type) and issubclass(inner, Struct):
-        return _fields(inner, path[1:] or [""])
-    return list(fields)

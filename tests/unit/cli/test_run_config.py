@@ -27,7 +27,7 @@ def test_an_empty_file_holds_no_settings(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("num_rolouts: 3", "did you mean 'num_rollouts'"),
+        ("num_rolouts: 3", "did you mean num_rollouts?"),
         ("num_rollouts: many", "Expected `int`, got `str` - at `$.num_rollouts`"),
         ("- 1\n- 2", "write settings as `name: value`"),
         ("mode: [unclosed", "is not YAML"),

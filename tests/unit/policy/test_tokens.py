@@ -77,6 +77,12 @@ def test_no_two_conversations_look_alike(one: list[Message], other: list[Message
     assert (prompt_ids(one) == prompt_ids(other)) == (one == other)
 
 
+def test_an_empty_part_is_told_from_none():
+    nobody = Message(role=Role.TOOL, content="x")
+    assert prompt_ids((nobody,)) != prompt_ids((Message(role=Role.TOOL, content="x", tool_call_id=""),))
+    assert prompt_ids((user(""),)) != prompt_ids(())
+
+
 @given(st.text())
 def test_a_text_comes_back(text: str):
     assert decode(completion_ids(assistant(text))) == f"{text}<|end|>"

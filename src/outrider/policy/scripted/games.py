@@ -81,6 +81,10 @@ class GamesScript:
         rules = _known(messages)
         return rules.answer(rules.actions[int(rng.random() * len(rules.actions))])
 
+    def chance(self, messages: Sequence[Message], tools: Sequence[ToolSpec], message: Message) -> float:  # noqa: ARG002
+        rules = _known(messages)
+        return sum(rules.answer(action) == message for action in rules.actions) / len(rules.actions)
+
 
 def _known(messages: Sequence[Message]) -> _Rules:
     rules = _rules(messages)

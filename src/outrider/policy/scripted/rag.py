@@ -76,10 +76,20 @@ class RagScript:
 
     def guess(self, messages: Sequence[Message], tools: Sequence[ToolSpec], rng: random.Random) -> Message:  # noqa: ARG002
         """Searches for one word of the question, and answers with another."""
-        words = [word for word in _WORD.findall(_question(messages)) if word.lower() not in _IDLE] or [UNKNOWN]
-        word = rng.choice(words)
-        has_searched = any(message.role is Role.TOOL for message in messages)
-        return assistant(f"Answer: {word}") if has_searched else _searching(word, len(messages))
+        return _guessed(rng.choice(_guesses(messages)), messages)
+
+    def chance(self, messages: Sequence[Message], tools: Sequence[ToolSpec], message: Message) -> float:  # noqa: ARG002
+        words = _guesses(messages)
+        return sum(_guessed(word, messages) == message for word in words) / len(words)
+
+
+def _guesses(messages: Sequence[Message]) -> list[str]:
+    return [word for word in _WORD.findall(_question(messages)) if word.lower() not in _IDLE] or [UNKNOWN]
+
+
+def _guessed(word: str, messages: Sequence[Message]) -> Message:
+    has_searched = any(message.role is Role.TOOL for message in messages)
+    return assistant(f"Answer: {word}") if has_searched else _searching(word, len(messages))
 
 
 def _question(messages: Sequence[Message]) -> str:

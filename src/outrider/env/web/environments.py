@@ -1,0 +1,103 @@
+"""The web environments of one worker: they share its browser."""
+
+import sys
+from os import environ
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct
+
+from outrider.core.errors import InvalidInput
+from outrider.core.task import Task
+from outrider.env.protocol import Environments
+from outrider.env.scoring import ScorerConfig, scorer_of
+from outrider.env.web.actions import Actions
+from outrider.env.web.browser import Browser
+from outrider.env.web.ending import EndingScorer
+from outrider.env.web.environment import WebEnvironment
+from outrider.env.web.executable import find_chromium, require_playwright
+from outrider.env.web.gate import Gate
+from outrider.env.web.hosts import AllowedHosts
+from outrider.env.web.site import BUNDLED, Site
+from outrider.env.web.task import web_task
+
+
+class WebConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`pages`: a folder with a folder for each site, instead of the bundled ones.
+
+    A Chromium process serves `max_contexts` episodes at once, and is replaced after `max_contexts_per_process` of them
+    or `max_process_minutes`. `executable`: see `find_chromium`.
+    """
+
+    allowed_hosts: tuple[str, ...] = ()
+    pages: str | None = None
+    scorer: str = "exact_match"
+    scorer_config: ScorerConfig = ScorerConfig()
+    executable: str | None = None
+    headless: bool = True
+    max_contexts: Annotated[int, Meta(ge=1)] = 16
+    max_contexts_per_process: Annotated[int, Meta(ge=1)] = 200
+    max_process_minutes: Annotated[float, Meta(gt=0)] = 60.0
+    action_seconds: Annotated[float, Meta(gt=0, le=300)] = 15.0
+    max_text_chars: Annotated[int, Meta(ge=100)] = 12_000
+
+
+class WebEnvironments(Environments):
+    """`make` reads the task; the browser is started by the first `reset`."""
+
+    Config: ClassVar[type[WebConfig]] = WebConfig
+
+    def __init__(self, config: WebConfig) -> None:
+        AllowedHosts(config.allowed_hosts)
+        self._config = config
+        self._scorer = scorer_of(config.scorer, config.scorer_config)
+        self._browser: Browser | None = None
+
+    def make(self, task: Task) -> WebEnvironment:
+        config = self._config
+        web = web_task(task)
+        site = None if web.site is None else Site(self._folder, web.site)
+        actions = Actions(seconds=config.action_seconds, max_chars=config.max_text_chars)
+        scorer = EndingScorer(self._scorer, web.check, actions)
+        scorer.check_task(task)
+        return WebEnvironment(
+            task,
+            browser=self._shared_browser(),
+            gate=Gate(AllowedHosts(config.allowed_hosts, web.allowed_hosts), site),
+            actions=actions,
+            scorer=scorer,
+            start=web.url or (None if site is None else site.url),
+        )
+
+    async def check(self) -> None:
+        require_playwright()
+        find_chromium(self._config.executable)
+        has_display = sys.platform != "linux" or "DISPLAY" in environ or "WAYLAND_DISPLAY" in environ
+        if not self._config.headless and not has_display:
+            raise InvalidInput("headless: false needs a display, and there is none here (DISPLAY is not set)")
+        if not self._folder.is_dir():
+            raise InvalidInput(f"pages {str(self._folder)!r} is not a folder")
+        await self._scorer.check()
+
+    async def close(self) -> None:
+        try:
+            if self._browser is not None:
+                await self._browser.close()
+        finally:
+            await self._scorer.close()
+
+    @property
+    def _folder(self) -> Path:
+        return BUNDLED if self._config.pages is None else Path(self._config.pages)
+
+    def _shared_browser(self) -> Browser:
+        if self._browser is None:
+            require_playwright()
+            self._browser = Browser(
+                executable=find_chromium(self._config.executable),
+                headless=self._config.headless,
+                max_contexts=self._config.max_contexts,
+                max_contexts_per_process=self._config.max_contexts_per_process,
+                max_process_minutes=self._config.max_process_minutes,
+            )
+        return self._browser

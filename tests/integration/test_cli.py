@@ -152,7 +152,7 @@ def test_a_bad_line_is_named_and_nothing_is_enqueued(content: bytes, says: str):
         (["work", "--workers", "0"], "--workers"),
         (["work", "--min-workers", "5", "--max-workers", "2"], "cannot keep between 5 and 2"),
         (["work", "--poll-interval", "-3"], "poll_interval is -3"),
-        (["work", "--agent", "my_agents"], "write it as module:function"),
+        (["work", "--agent", "my_agents"], "write it as module:name"),
         (["work", "--agent", "my_agents:nobody"], "has no 'nobody'"),
         (["work", "--agent", "nowhere:agent"], "no module 'nowhere'"),
         (["work", "--agent", "my_agents.py:slow"], "name the module, not its file: my_agents:slow"),

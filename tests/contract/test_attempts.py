@@ -8,7 +8,7 @@ from outrider.core.attempt import Failure
 from outrider.core.errors import Boundary, LeaseLost, UnknownId
 from outrider.core.rollout import RolloutConfig
 from outrider.core.status import AttemptStatus, RolloutStatus
-from outrider.store import Store
+from outrider.store import Store, open_store
 from outrider.testing import FakeClock
 from store_moves import claim, enqueue_and_claim, everything, finish, log, the, until
 
@@ -29,6 +29,25 @@ async def test_an_attempt_runs_and_succeeds(store: Store, clock: FakeClock):
     rollout = await the(store, claimed.rollout_id)
     assert (rollout.status, rollout.reward, rollout.ended_at) == (RolloutStatus.SUCCEEDED, 0.5, ended.ended_at)
     assert await store.get_latest_attempt(claimed.rollout_id) == ended
+
+
+async def test_a_report_goes_by_what_another_store_has_done_meanwhile(durable_url: str, clock: FakeClock):
+    async with open_store(durable_url, clock=clock) as one, open_store(durable_url, clock=clock) as two:
+        cancelled, revoked, renewed = [await enqueue_and_claim(one, n, worker_id=f"w{n}") for n in range(3)]
+        await two.cancel_rollouts([cancelled.rollout_id])
+        await two.revoke_leases("w1", reason="gone")
+        await clock.advance(5)
+        await two.update_attempt(renewed.rollout_id, renewed.attempt.attempt_id, status="running", worker_id="other")
+        assert await two.heartbeat("other", [renewed.attempt.attempt_id]) == ()
+        for claimed, why in ((cancelled, "cancelled"), (revoked, "unresponsive")):
+            with pytest.raises(LeaseLost, match=why):
+                await finish(one, claimed)
+        ended = await one.update_attempt(renewed.rollout_id, renewed.attempt.attempt_id, status="succeeded")
+        assert (ended.worker_id, ended.last_heartbeat_at.timestamp()) == ("other", clock.time())
+        again = await claim(two)
+        assert again.rollout_id == revoked.rollout_id
+        assert (await finish(two, again)).status is RolloutStatus.SUCCEEDED
+        assert [rollout.input for rollout in (await one.finished_after()).items] == [0, 2, 1]
 
 
 async def test_an_attempt_may_succeed_without_ever_running_and_without_a_reward(store: Store):

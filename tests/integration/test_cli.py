@@ -1,9 +1,6 @@
 """The command line, as a user and as a script meet it."""
 
 import json
-import os
-import pty
-import select
 import signal
 import sqlite3
 import subprocess
@@ -15,6 +12,7 @@ from typing import Any
 import pytest
 
 from outrider.cli import COMMANDS
+from terminal import run_on_terminal
 
 OUTRIDER = [sys.executable, "-m", "outrider"]
 
@@ -233,20 +231,8 @@ def test_a_second_ctrl_c_stops_at_once_and_the_rollouts_come_back():
 
 def test_a_terminal_gets_a_live_progress_line_and_a_summary():
     run("enqueue", "--test", "20")
-    parent, child = pty.openpty()
-    command = [*OUTRIDER, "work", "--workers", "2", "--until-done"]
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "140"}
-    with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment) as process:
-        os.close(child)
-        shown = b""
-        while select.select([parent], [], [], 30)[0]:
-            try:
-                shown += os.read(parent, 65536)
-            except OSError:
-                break
-        process.wait(timeout=10)
-    os.close(parent)
-    text = shown.decode(errors="replace")
+    code, text = run_on_terminal([*OUTRIDER, "work", "--workers", "2", "--until-done"])
+    assert code == 0
     assert "20/20" in text
     assert "mean reward" in text
     assert "Summary" in text

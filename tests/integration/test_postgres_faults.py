@@ -10,6 +10,7 @@ import pytest
 from leaks import no_leaks
 from outrider.core.errors import StoreUnavailable
 from outrider.store import Store, open_store
+from outrider.testing import eventually
 from postgres_load import check_done_once, finish_all, ids_of, no_connections_left, note, requests, terminate_backends
 from postgres_server import PostgresServer
 from store_invariants import check_invariants
@@ -52,9 +53,12 @@ async def test_calls_survive_a_restart_of_the_server(postgres_server: PostgresSe
         working = asyncio.gather(
             *(finish_all(store, f"w{k}", n_events=n_events) for store in (one, two) for k in range(4))
         )
-        await asyncio.sleep(0.05)
+
+        async def has_begun() -> bool:
+            return (await one.statistics()).rollouts["queuing"] < n
+
+        await eventually(has_begun)
         await asyncio.to_thread(postgres_server.restart, mode)
-        assert (await one.statistics()).rollouts["queuing"] < n
         await check_done_once(one, await working, n, n_events=n_events)
 
 

@@ -7,12 +7,14 @@ import traceback
 import pytest
 
 from leaks import no_leaks
+from outrider.core import wire
 from outrider.core.clock import SystemClock
 from outrider.core.errors import InvalidInput, LeaseLost, SchemaMismatch, StoreUnavailable
-from outrider.core.rollout import RolloutRequest
+from outrider.core.rollout import RolloutConfig, RolloutRequest
 from outrider.store import open_store
 from outrider.store.postgres.address import STEP_PLANS, masked
 from outrider.store.postgres.queries import SQL
+from outrider.store.sql import migrations
 from postgres_load import requests, schema_of, waiting_claim
 from postgres_server import LOCKED_PASSWORD, PostgresServer
 from processes import output_of
@@ -37,6 +39,35 @@ async def test_a_store_opened_again_has_what_it_had(postgres_url: str):
     async with open_store(postgres_url) as store:
         assert store.url == postgres_url
         assert (await store.query_rollouts()).items == (rollout,)
+
+
+async def test_a_store_of_an_older_version_is_upgraded_with_all_that_is_in_it(
+    postgres_server: PostgresServer, postgres_url: str
+):
+    schema = schema_of(postgres_url)
+    row = "status, mode, priority, config, lease_seconds, enqueued_at, n_attempts, input, metadata"
+    given = rf"'train', 0, '\x{wire.to_record(RolloutConfig()).hex()}', 30, 1, 1, '\xa178', '\x80'"
+    postgres_server.sql(
+        f"CREATE SCHEMA {schema}; SET search_path TO {schema}; CREATE TABLE schema_version (version integer NOT NULL); "
+        f"INSERT INTO schema_version VALUES (1); {migrations('postgres')[0]} "
+        f"INSERT INTO rollouts (rollout_id, {row}, attempt_id, worker_id, started_at, heartbeat_at, ended_at, reward, "
+        f"finish_seq) VALUES ('done', 'succeeded', {given}, 'at-old1', 'w', 2, 2, 3, 0.5, 1); "
+        "UPDATE feed SET last = 1; "
+        "INSERT INTO attempts VALUES (1, 1, 'at-old1', 'w', 'succeeded', 2, 2, 3, 0.5, NULL); "
+        f"INSERT INTO rollouts (rollout_id, {row}, attempt_id, worker_id, started_at, heartbeat_at, expires_at) "
+        f"VALUES ('live', 'running', {given}, 'at-old2', 'w', 2, 2, extract(epoch FROM now()) + 3600)"
+    )
+    async with open_store(postgres_url) as store:
+        (attempt,) = await store.query_attempts("done")
+        assert (attempt.attempt_id, attempt.status, attempt.reward) == ("at-old1", "succeeded", 0.5)
+        ended = await store.update_attempt("live", "at-old2", status="succeeded", reward=1.0)
+        assert await store.update_attempt("live", "at-old2", status="succeeded", reward=1.0) == ended
+        for rollout_id, attempt_id in (("done", "at-old1"), ("live", "at-old2")):
+            with pytest.raises(LeaseLost, match="succeeded"):
+                await store.update_attempt(rollout_id, attempt_id, status="failed")
+        assert [rollout.rollout_id for rollout in (await store.finished_after()).items] == ["done", "live"]
+    async with open_store(postgres_url) as store:
+        assert [attempt.attempt_id for attempt in await store.query_attempts("live")] == ["at-old2"]
 
 
 async def test_a_schema_of_another_program_is_refused(postgres_server: PostgresServer, postgres_url: str):

@@ -11,11 +11,11 @@ import pytest
 from leaks import no_leaks
 from outrider.core.errors import RolloutConflict
 from outrider.core.event import Event, EventKind
-from outrider.core.rollout import RolloutRequest
+from outrider.core.rollout import RolloutConfig, RolloutRequest
 from outrider.store import Store, open_store
 from outrider.store.postgres.batcher import Batcher
 from outrider.store.postgres.claims import SPARE_CANDIDATES
-from outrider.testing import eventually
+from outrider.testing import FakeClock, eventually
 from postgres_load import (
     PATIENT,
     check_done_once,
@@ -136,6 +136,37 @@ async def test_a_filtered_claim_looks_past_what_others_are_taking(postgres_url: 
                 claims = [store.dequeue_rollout(worker_id=1, tags=["t0", "t1", "t2"]) for _ in range(6)]
                 claimed = await asyncio.gather(*claims)
             assert [r and r.input for r in claimed] == [*range(n_locked, n_locked + 4), None, None]
+        finally:
+            await other.close()
+
+
+async def test_a_lease_that_ends_while_its_row_is_locked_is_taken_away_as_soon_as_it_is_free(postgres_url: str):
+    import asyncpg
+
+    clock = FakeClock()
+    async with open_store(postgres_url, clock=clock) as store:
+        await store.enqueue_rollout("x", config=RolloutConfig(timeout_seconds=10, max_attempts=1))
+        claimed = await store.dequeue_rollout(worker_id="w")
+        assert claimed is not None
+        other = await asyncpg.connect(postgres_url.rpartition("&")[0])
+        try:
+            schema = schema_of(postgres_url)
+
+            async def n_steps() -> int:
+                return int(await other.fetchval(f"SELECT coalesce(max(number), 0) FROM {schema}.receipts"))
+
+            async with other.transaction():
+                await other.execute(f"SELECT FROM {schema}.rollouts FOR UPDATE")
+                before = await n_steps()
+                await clock.advance(10)
+
+                async def has_looked() -> bool:
+                    return await n_steps() > before
+
+                await eventually(has_looked)
+                assert (await store.statistics()).rollouts["preparing"] == 1
+            (ended,) = await asyncio.wait_for(store.wait_for_rollouts([claimed.rollout_id]), 10)
+            assert ended.status == "failed"
         finally:
             await other.close()
 

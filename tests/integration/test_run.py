@@ -1,19 +1,17 @@
 """`outrider run`, as people use it: tasks in, scores out, killed and resumed in between."""
 
 import json
-import os
-import pty
-import select
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from terminal import run_on_terminal
 
 OUTRIDER = [sys.executable, "-m", "outrider"]
 SLOW_GAME = ("--mode", "FrozenLake", "--model", "builtin:solver?latency=0.05", "--num-rollouts", "4")
@@ -254,30 +252,12 @@ def test_a_pipe_gets_plain_lines_and_a_table_at_the_end():
 
 
 def test_a_terminal_gets_a_live_picture():
-    parent, child = pty.openpty()
-    with subprocess.Popen(
-        [*OUTRIDER, "run", *SLOW_GAME, "--limit", "12"], stdin=child, stdout=child, stderr=child, close_fds=True
-    ) as process:
-        os.close(child)
-        output = b"".join(_read_until_closed(parent))
-    os.close(parent)
-    text = output.decode()
-    assert process.returncode == 0, text
+    code, text = run_on_terminal([*OUTRIDER, "run", *SLOW_GAME, "--limit", "12"])
+    assert code == 0, text
     assert "slowest running" in text
     assert "tokens/s" in text
     assert "mean score" in text
     assert "12/12" in text
-
-
-def _read_until_closed(descriptor: int) -> Iterator[bytes]:
-    while select.select([descriptor], [], [], 60)[0]:
-        try:
-            data = os.read(descriptor, 65536)
-        except OSError:  # how a terminal says that nobody holds its other end
-            return
-        if not data:
-            return
-        yield data
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import os
-import pty
-import select
 import shutil
 import struct
 import subprocess
@@ -27,6 +24,7 @@ from outrider.core.task import Task
 from outrider.core.turn import RESET, StepRecord, Transcript, TurnRecord, to_data
 from outrider.evaluate.page import PageLimits, write_page
 from outrider.evaluate.plan import Plan, enqueue, save_identity
+from terminal import run_on_terminal
 
 HOSTILE = (
     "</pre></script></details><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
@@ -280,20 +278,8 @@ def test_long_texts_are_cut_unless_all_is_asked_for(tmp_path: Path):
 
 
 def test_a_terminal_gets_colours_and_a_framed_table():
-    parent, child = pty.openpty()
-    command = [sys.executable, "-m", "outrider", "view", "demo"]
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
-    with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment) as process:
-        os.close(child)
-        shown = b""
-        while select.select([parent], [], [], 30)[0]:
-            try:
-                shown += os.read(parent, 65536)
-            except OSError:
-                break
-        process.wait(timeout=10)
-    os.close(parent)
-    text = shown.decode()
+    code, text = run_on_terminal([sys.executable, "-m", "outrider", "view", "demo"], columns=120)
+    assert code == 0
     assert "\x1b[32msucceeded" in text
     assert text.startswith("┏━")
 

@@ -24,7 +24,7 @@ def test_every_query_has_a_name_of_its_own_and_a_sentence(database: str):
 
 
 def test_fragments_are_filled_in_and_comments_left_out():
-    found = queries("sqlite", rollout="r.a", attempt="a.b", current="c")
+    found = queries("sqlite", given="r.g", rollout="r.a", attempt="a.b", last_attempt="r.b", current="c")
     assert found["current"] == "SELECT c FROM rollouts WHERE rollout_id = ?"
     for query in found.values():
         assert "{" not in query

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from leaks import no_leaks
+from outrider.core import wire
 from outrider.core.errors import InvalidInput, SchemaMismatch, StoreError
+from outrider.core.rollout import RolloutConfig
 from outrider.store import open_store
 from outrider.store.sql import migrations
 from outrider.store.sqlite import file as sqlite_file
@@ -85,6 +87,35 @@ def test_migrating_is_done_once_and_marks_the_file_as_ours(tmp_path: Path):
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         connection.close()
+
+
+async def test_a_file_of_an_older_version_is_upgraded_with_all_that_is_in_it(tmp_path: Path):
+    path = tmp_path / "runs.db"
+    database = sqlite3.connect(path)
+    database.executescript(migrations("sqlite")[0])
+    record = wire.to_record(RolloutConfig())
+    for n, status in enumerate(("queuing", "succeeded")):
+        database.execute(
+            "INSERT INTO rollouts (rollout_id, status, mode, priority, config, enqueued_at, lane) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (status, status, "train", 0, record, 1.0, "train/" if n == 0 else None),
+        )
+        database.execute("INSERT INTO inputs VALUES (?, ?, ?)", (n + 1, wire.encode(n), wire.encode({})))
+    database.execute(
+        "UPDATE rollouts SET n_attempts = 1, attempt_id = 'at-2-1-00', attempt_status = 'succeeded', worker_id = 'w', "
+        "started_at = 2, heartbeat_at = 2, ended_at = 3, finish_seq = 1 WHERE seq = 2"
+    )
+    database.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
+    database.execute("PRAGMA user_version = 1")
+    database.commit()
+    database.close()
+    async with open_store(f"sqlite:///{path}") as store:
+        claimed = await store.dequeue_rollout(worker_id="w")
+        assert claimed is not None
+        assert (claimed.rollout_id, claimed.input) == ("queuing", 0)
+        await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+        assert [rollout.rollout_id for rollout in (await store.finished_after()).items] == ["succeeded", "queuing"]
+        assert [attempt.attempt_id for attempt in await store.query_attempts("succeeded")] == ["at-2-1-00"]
 
 
 HOLDER = """

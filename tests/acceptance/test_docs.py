@@ -87,3 +87,14 @@ def test_the_reference_names_every_field_of_a_benchmark_file():
     reference = (ROOT / "docs" / "reference.md").read_text()
     for field, names in FIELDS.items():
         assert f"| {field} | {', '.join(f'`{name}`' for name in names)} |" in reference
+
+
+def test_the_reference_names_every_extra_and_every_environment():
+    import tomllib
+
+    from outrider.env.registry import BUILT_IN
+
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert [extra for extra in extras if extra not in {"test", "check"} and f"`{extra}`" not in reference] == []
+    assert [tag for tag in BUILT_IN if f"`{tag}`" not in reference] == []

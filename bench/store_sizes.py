@@ -5,7 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much to do. `matrix_ns` are run by 1, 4 and 16 claimers, one by one and in batches; `large_n` by 16 only."""
+    """How much to do. `matrix_ns` are run by 1, 4 and 16 claimers, one by one and in batches; `large_n` by 16 only.
+
+    A sample of a case with few rollouts does it again and again until it has done `least_pairs`: a thousand pairs take
+    50 ms, in which a process that was just woken is not yet up to speed. `rounds_compared` are those of the cases in
+    which a baseline runs too.
+    """
 
     rounds: int
     matrix_ns: tuple[int, ...]
@@ -19,6 +24,8 @@ class Sizes:
     memory_n: int
     query_rows: int
     runner_ns: tuple[int, ...]
+    least_pairs: int = 1
+    rounds_compared: int = 1
 
 
 QUICK = Sizes(
@@ -34,6 +41,7 @@ QUICK = Sizes(
     memory_n=3_000,
     query_rows=5_000,
     runner_ns=(20, 1_000),
+    least_pairs=5_000,
 )
 FULL = Sizes(
     rounds=3,
@@ -42,10 +50,12 @@ FULL = Sizes(
     processes_n=10_000,
     http_n=1_000,
     depths=(100_000, 1_000_000),
-    claims_at_depth=2_000,
+    claims_at_depth=4_000,
     idle_samples=100,
     idle_samples_of_them=9,
     memory_n=10_000,
     query_rows=50_000,
     runner_ns=(20, 1_000),
+    least_pairs=5_000,
+    rounds_compared=5,
 )

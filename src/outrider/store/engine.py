@@ -4,6 +4,7 @@ Each step is carried out whole or not at all, and rings the bell for what it cha
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.event import RecordedEvent
@@ -27,13 +28,13 @@ class Engine(ABC):
     async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]: ...
 
     @abstractmethod
-    async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]: ...
+    def _claim(self, claim: Claim) -> Awaitable[tuple[AttemptedRollout, ...]]: ...
 
     @abstractmethod
     async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout: ...
 
     @abstractmethod
-    async def _report(self, report: Report) -> Attempt: ...
+    def _report(self, report: Report) -> Awaitable[Attempt]: ...
 
     @abstractmethod
     async def _append(self, report: Report) -> int: ...

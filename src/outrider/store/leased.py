@@ -7,6 +7,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
@@ -127,9 +128,8 @@ class LeasedStore(Engine):
         mode: Mode | str | None = None,
         request_id: str | None = None,
     ) -> AttemptedRollout | None:
-        claimed = await self.dequeue_many_rollouts(
-            1, worker_id=worker_id, wait=wait, tags=tags, mode=mode, request_id=request_id
-        )
+        claim = claim_of(1, worker_id, tags, mode, request_id)
+        claimed = await self._look_until(Topic.QUEUE, partial(self._claim, claim), wait)
         return claimed[0] if claimed else None
 
     async def dequeue_many_rollouts(
@@ -143,7 +143,7 @@ class LeasedStore(Engine):
         request_id: str | None = None,
     ) -> tuple[AttemptedRollout, ...]:
         claim = claim_of(limit, worker_id, tags, mode, request_id)
-        return await self._look_until(Topic.QUEUE, lambda: self._claim(claim), wait)
+        return await self._look_until(Topic.QUEUE, partial(self._claim, claim), wait)
 
     async def start_rollout(
         self, input: Any, *, worker_id: str | int, config: RolloutConfig | None = None, **request: Any

@@ -1,30 +1,42 @@
 """Database rows as values, the same for both SQL engines: times are unix seconds, payloads msgpack."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any
+
+from msgspec import Struct
 
 from outrider.core import wire
 from outrider.core.attempt import Attempt, Failure
 from outrider.core.clock import utc
 from outrider.core.errors import UnknownId
 from outrider.core.event import Event, EventKind, RecordedEvent
+from outrider.core.lifecycle import Signal, advance
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store.protocol import Resources
 from outrider.store.steps import EventQuery, NewRollout, config_of, failure_of, metadata_of
 
-ROLLOUT = (
-    "r.rollout_id, i.input, r.status, r.mode, r.tag, r.seed, r.group_id, r.priority, r.config, i.metadata, "
-    "r.enqueued_at, r.ended_at, r.reward, r.failure, r.n_attempts, r.n_failures, r.attempt_id, r.worker_id"
+GIVEN = (
+    "r.rollout_id, i.input, r.mode, r.tag, r.seed, r.group_id, r.priority, r.config, i.metadata, r.enqueued_at, "
+    "r.n_failures"
 )
-"""The columns of `rollout_of`: `r` is the rollout, `i` its payloads."""
+"""The columns of `attempted_of`, what does not change while a rollout is live: `r` is the rollout, `i` its payloads."""
+
+ROLLOUT = f"{GIVEN}, r.status, r.ended_at, r.reward, r.failure, r.n_attempts, r.attempt_id, r.worker_id"
+"""The columns of `rollout_of`."""
 
 ATTEMPT = (
     "a.attempt_id, a.sequence_id, a.worker_id, a.status, a.started_at, a.heartbeat_at, a.ended_at, a.reward, a.failure"
 )
 """The columns of `attempt_of`."""
+
+LAST_ATTEMPT = (
+    "r.attempt_id, r.n_attempts, r.worker_id, r.attempt_status, r.started_at, r.heartbeat_at, r.ended_at, r.reward, "
+    "r.failure"
+)
+"""The same, of the attempt that ended the rollout `r`."""
 
 CURRENT = (
     "seq, rollout_id, status, mode, tag, config, n_attempts, n_failures, attempt_id, worker_id, started_at, "
@@ -45,7 +57,7 @@ MODE: Mapping[str, Mode] = {mode.value: mode for mode in Mode}
 """By name; ten times quicker than calling the enum, on every row."""
 
 
-class Current(NamedTuple):
+class Current(Struct, frozen=True):
     """A rollout's row as far as a fenced write must know it."""
 
     seq: int
@@ -70,13 +82,28 @@ class Current(NamedTuple):
         return self.expires_at is not None and self.attempt_id == attempt_id
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How an attempt ended, as far as its status does not tell."""
 
     worker_id: str
     reward: float | None = None
     failure: Failure | None = None
+
+
+class Landing(Struct, frozen=True):
+    """Where a signal takes a rollout; states by the names that stand in a row, which drivers take as they are."""
+
+    status: str
+    attempt_status: str
+    n_failures: int
+    requeues: bool
+
+
+@lru_cache(maxsize=1024)
+def landing(status: str, signal: Signal, n_failures: int, config: bytes) -> Landing:
+    """`advance` for a row. Remembered, since nearly all rollouts go the same few ways."""
+    move = advance(ROLLOUT_STATUS[status], signal, n_failures=n_failures, config=config_of(config))
+    return Landing(move.rollout.value, move.attempt.value, move.n_failures, move.requeues)
 
 
 def fresh_rollout(new: NewRollout, now: float) -> Rollout:
@@ -99,13 +126,22 @@ def fresh_rollout(new: NewRollout, now: float) -> Rollout:
 
 def rollout_of(row: Sequence[Any]) -> Rollout:
     return Rollout(
-        **_given(row),
-        status=ROLLOUT_STATUS[row[2]],
-        ended_at=None if row[11] is None else utc(row[11]),
-        reward=row[12],
-        failure=failure_of(row[13]),
-        n_attempts=row[14],
-        n_failures=row[15],
+        rollout_id=row[0],
+        input=wire.decode(row[1]),
+        status=ROLLOUT_STATUS[row[11]],
+        mode=MODE[row[2]],
+        tag=row[3],
+        seed=row[4],
+        group_id=row[5],
+        priority=row[6],
+        config=config_of(row[7]),
+        metadata=wire.decode(row[8]),
+        enqueued_at=utc(row[9]),
+        ended_at=None if row[12] is None else utc(row[12]),
+        reward=row[13],
+        failure=failure_of(row[14]),
+        n_attempts=row[15],
+        n_failures=row[10],
         attempt_id=row[16],
         worker_id=row[17],
     )
@@ -114,30 +150,23 @@ def rollout_of(row: Sequence[Any]) -> Rollout:
 def attempted_of(row: Sequence[Any], attempt: Attempt) -> AttemptedRollout:
     """A claimed rollout: the row may be the one read before the claim."""
     return AttemptedRollout(
-        **_given(row),
+        rollout_id=row[0],
+        input=wire.decode(row[1]),
         status=ROLLOUT_STATUS[attempt.status],
+        mode=MODE[row[2]],
+        tag=row[3],
+        seed=row[4],
+        group_id=row[5],
+        priority=row[6],
+        config=config_of(row[7]),
+        metadata=wire.decode(row[8]),
+        enqueued_at=utc(row[9]),
         n_attempts=attempt.sequence_id,
-        n_failures=row[15],
+        n_failures=row[10],
         attempt_id=attempt.attempt_id,
         worker_id=attempt.worker_id,
         attempt=attempt,
     )
-
-
-def _given(row: Sequence[Any]) -> dict[str, Any]:
-    """What was given when the rollout was enqueued."""
-    return {
-        "rollout_id": row[0],
-        "input": wire.decode(row[1]),
-        "mode": MODE[row[3]],
-        "tag": row[4],
-        "seed": row[5],
-        "group_id": row[6],
-        "priority": row[7],
-        "config": config_of(row[8]),
-        "metadata": metadata_of(row[9]),
-        "enqueued_at": utc(row[10]),
-    }
 
 
 def attempt_of(rollout_id: str, row: Sequence[Any]) -> Attempt:
@@ -171,8 +200,10 @@ def live_attempt(current: Current) -> Attempt:
     )
 
 
-def ended_attempt(current: Current, status: AttemptStatus, outcome: Outcome, now: float) -> Attempt:
-    """The attempt that held the lease, as it has just ended."""
+def ended_attempt(
+    current: Current, status: AttemptStatus, outcome: Outcome, now: float, *, heartbeat_at: float | None = None
+) -> Attempt:
+    """The attempt that held the lease, as it has just ended; `heartbeat_at` if that is newer than in `current`."""
     return Attempt(
         rollout_id=current.rollout_id,
         attempt_id=current.attempt_id,
@@ -180,7 +211,7 @@ def ended_attempt(current: Current, status: AttemptStatus, outcome: Outcome, now
         worker_id=outcome.worker_id,
         status=status,
         started_at=utc(current.started_at),
-        last_heartbeat_at=utc(current.heartbeat_at),
+        last_heartbeat_at=utc(current.heartbeat_at if heartbeat_at is None else heartbeat_at),
         ended_at=utc(now),
         lease_expires_at=None,
         reward=outcome.reward,
@@ -213,6 +244,15 @@ def event_of(rollout_id: str, attempt_id: str, row: Sequence[Any]) -> RecordedEv
         at=utc(row[3]),
         data=metadata_of(row[4]),
     )
+
+
+def seq_of(attempt_id: str) -> int | None:
+    """Where its rollout stands, which the id of an attempt tells; None of an id that no store has given."""
+    try:
+        seq = int(attempt_id.split("-")[1], 16)
+    except (IndexError, ValueError):
+        return None
+    return seq if abs(seq) < 1 << 63 else None
 
 
 def chosen_attempt(attempts: Sequence[Attempt], query: EventQuery) -> Attempt | None:

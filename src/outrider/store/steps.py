@@ -230,13 +230,15 @@ def new_report(
         worker_id=None if worker_id is None else worker_name(worker_id),
         reward=None if reward is None else _finite(f"reward of rollout {rollout_id}:", reward),
         failure=error,
-        events=tuple(map(_checked_event, events)),
+        events=tuple(map(_checked_event, events)) if events else (),
         first_index=first_index,
     )
 
 
 def member(kind: type[S], value: str) -> S:
     """The enum member of that name, or an error that lists the names there are."""
+    if type(value) is kind:
+        return value
     try:
         return kind(value)
     except ValueError as exc:
@@ -307,7 +309,8 @@ def claim_of(
 ) -> Claim:
     """Check a claim."""
     _check_integer("limit", limit, bits=64, least=1)
-    check_texts(request_id=request_id)
+    if request_id is not None:
+        check_id("request_id", request_id)
     return Claim(
         worker_id=worker_name(worker_id),
         limit=limit,

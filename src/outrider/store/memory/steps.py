@@ -3,13 +3,14 @@
 Invariants:
 - A step runs on the event loop without a pause, so it is atomic; it checks everything before it changes anything.
 - Payloads are kept encoded and decoded on the way out, so that no caller shares a value with the store.
-- Heaps hold what waits and what is leased; an entry that its row has left behind is dropped when it comes up.
+- Lanes hold what waits and a heap what is leased; an entry that its row has left behind is dropped when it comes up.
 """
 
 import heapq
+import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -17,16 +18,16 @@ from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock, utc
 from outrider.core.errors import LeaseLost, RolloutConflict, UnknownId
 from outrider.core.event import RecordedEvent
-from outrider.core.ids import new_id
-from outrider.core.lifecycle import ATTEMPT_AFTER, Signal, advance
+from outrider.core.lifecycle import ATTEMPT_AFTER, Signal
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
-from outrider.core.status import AttemptStatus, RolloutStatus, WorkerStatus
+from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import rows
 from outrider.store.bell import Topic
+from outrider.store.memory.lane import Lane
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.rows import WORKER_SEEN_EVERY, Current, Outcome
+from outrider.store.rows import ATTEMPT_STATUS, ROLLOUT_STATUS, WORKER_SEEN_EVERY, Current, Outcome, landing
 from outrider.store.steps import Claim, EventQuery, Lease, NewRollout, Report, RolloutQuery, config_of, failure_record
 
 R = TypeVar("R")
@@ -52,17 +53,16 @@ class _Row:
     finish_seq: int | None = None
     reward: float | None = None
     failure: bytes | None = None
-    ended_attempts: list[Attempt] = field(default_factory=list)
-    events: defaultdict[int, dict[int, tuple[Any, ...]]] = field(default_factory=lambda: defaultdict(dict))
+    ended_attempts: tuple[Attempt, ...] = ()
 
     @property
     def columns(self) -> tuple[Any, ...]:
         """The columns of `rows.ROLLOUT`."""
         new, request = self.new, self.new.request
         return (
-            *(new.rollout_id, new.input, self.status, request.mode, request.tag, request.seed, request.group_id),
-            *(request.priority, new.config, new.metadata, self.enqueued_at, self.ended_at, self.reward, self.failure),
-            *(self.n_attempts, self.n_failures, self.attempt_id, self.worker_id),
+            *(new.rollout_id, new.input, request.mode, request.tag, request.seed, request.group_id, request.priority),
+            *(new.config, new.metadata, self.enqueued_at, self.n_failures, self.status, self.ended_at, self.reward),
+            *(self.failure, self.n_attempts, self.attempt_id, self.worker_id),
         )
 
     @property
@@ -76,14 +76,9 @@ class _Row:
         return Current(*columns)
 
     @property
-    def attempts(self) -> list[Attempt]:
-        live = [] if self.expires_at is None else [rows.live_attempt(self.current)]
+    def attempts(self) -> tuple[Attempt, ...]:
+        live = () if self.expires_at is None else (rows.live_attempt(self.current),)
         return self.ended_attempts + live
-
-    @property
-    def queue_key(self) -> tuple[int, int]:
-        """Highest priority first, then oldest."""
-        return -self.new.request.priority, self.seq
 
 
 class MemorySteps:
@@ -93,11 +88,12 @@ class MemorySteps:
         self._clock = clock
         self._rows: list[_Row] = []
         self._by_id: dict[str, _Row] = {}
-        self._lanes: dict[str, list[tuple[int, int]]] = {}
+        self._lanes: defaultdict[str, Lane] = defaultdict(Lane)
         self._live: dict[int, _Row] = {}
         self._expiries: list[tuple[float, int, str]] = []
         self._by_request: defaultdict[str, dict[int, _Row]] = defaultdict(dict)
         self._ended_attempts: dict[str, Attempt] = {}
+        self._events: defaultdict[str, dict[int, tuple[Any, ...]]] = defaultdict(dict)
         self._feed: list[_Row] = []
         self._workers: dict[str, tuple[str, float, float]] = {}
         self._resources: list[tuple[int, bytes, float]] = []
@@ -108,7 +104,8 @@ class MemorySteps:
         known = {one.rollout_id: self._repetition(one) for one in new if one.rollout_id in self._by_id}
         for one in new:
             if one.rollout_id not in known:
-                self._wait_in_lane(self._insert(one, now))
+                self._lanes[one.lane].add(one.request.priority, self._insert(one, now).seq)
+                self.topics.add(Topic.QUEUE)
         return tuple(known.get(one.rollout_id) or rows.fresh_rollout(one, now) for one in new)
 
     def start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
@@ -126,13 +123,14 @@ class MemorySteps:
         self._see_worker(claim.worker_id)
         if claim.request_id is not None and (held := self._by_request.get(claim.request_id)):
             return tuple(rows.attempted_of(row.columns, rows.live_attempt(row.current)) for row in held.values())
-        lanes = [lane for lane in self._lanes if claim.takes(lane)]
+        lanes = [lane for lane in self._lanes if claim.takes_any or claim.takes(lane)]
         claimed: list[AttemptedRollout] = []
         while len(claimed) < claim.limit:
-            heads = [heap for lane in lanes if (heap := self._waiting_in(lane))]
+            heads = [(head, lane) for lane in lanes if (head := self._head_of(lane)) is not None]
             if not heads:
                 break
-            _, seq = heapq.heappop(min(heads, key=itemgetter(0)))
+            (_, seq), lane = min(heads)
+            self._lanes[lane].pop()
             claimed.append(self._claim_row(self._rows[seq], claim))
         return tuple(claimed)
 
@@ -145,7 +143,8 @@ class MemorySteps:
         worker_id = report.worker_id or current.worker_id
         if worker_id != current.worker_id:
             self._see_worker(worker_id)
-        self._insert_events(row, report)
+        if report.events:
+            self._insert_events(row, report)
         if report.signal is None or report.signal is Signal.RUN:
             row.worker_id = worker_id
             row.status = row.status if report.signal is None else RolloutStatus.RUNNING
@@ -219,12 +218,12 @@ class MemorySteps:
         return Page(items=items, total=len(found), limit=query.limit, offset=query.offset)
 
     def attempts(self, rollout_id: str) -> tuple[Attempt, ...]:
-        return tuple(self._row(rollout_id).attempts)
+        return self._row(rollout_id).attempts
 
     def events(self, query: EventQuery) -> Page[RecordedEvent]:
         row = self._row(query.rollout_id)
         attempt = rows.chosen_attempt(row.attempts, query)
-        events = [] if attempt is None else sorted(row.events[attempt.sequence_id].items())
+        events = [] if attempt is None else sorted(self._events.get(attempt.attempt_id, {}).items())
         found = [
             rows.event_of(query.rollout_id, attempt.attempt_id, event)
             for _, event in events
@@ -275,18 +274,14 @@ class MemorySteps:
         self._by_id[new.rollout_id] = row
         return row
 
-    def _wait_in_lane(self, row: _Row) -> None:
-        heapq.heappush(self._lanes.setdefault(row.new.lane, []), row.queue_key)
-        self.topics.add(Topic.QUEUE)
-
-    def _waiting_in(self, lane: str) -> list[tuple[int, int]]:
-        """The heap of a lane with a rollout that waits on top, or empty."""
-        heap = self._lanes.get(lane, [])
-        while heap and not self._rows[heap[0][1]].status.is_queued:
-            heapq.heappop(heap)
-        if not heap:
-            self._lanes.pop(lane, None)
-        return heap
+    def _head_of(self, name: str) -> tuple[int, int] | None:
+        """The head of a lane, which is a rollout that waits; None of a lane in which none does, which is then gone."""
+        lane = self._lanes[name]
+        while (head := lane.head) is not None and not self._rows[head[1]].status.is_queued:
+            lane.pop()
+        if head is None:
+            del self._lanes[name]
+        return head
 
     def _next_expiry(self) -> float | None:
         """When the next lease is due; its entry is on top of the heap then."""
@@ -314,13 +309,13 @@ class MemorySteps:
 
     def _claim_row(self, row: _Row, claim: Claim) -> AttemptedRollout:
         now = self._clock.time()
-        config = config_of(row.new.config)
-        row.status = advance(row.status, Signal.CLAIM, n_failures=row.n_failures, config=config).rollout
+        row.status = ROLLOUT_STATUS[landing(row.status, Signal.CLAIM, row.n_failures, row.new.config).status]
         row.n_attempts += 1
-        row.attempt_id, row.worker_id, row.request_id = new_id("at"), claim.worker_id, claim.request_id
+        row.attempt_id = f"at-{row.seq:x}-{row.n_attempts}-{os.urandom(4).hex()}"
+        row.worker_id, row.request_id = claim.worker_id, claim.request_id
         row.started_at = row.heartbeat_at = now
         row.failure = None
-        self._lease_until(row, Lease(config, now).renewed(now))
+        self._lease_until(row, Lease(config_of(row.new.config), now).renewed(now))
         self._live[row.seq] = row
         if claim.request_id is not None:
             self._by_request[claim.request_id][row.seq] = row
@@ -328,21 +323,25 @@ class MemorySteps:
 
     def _end(self, row: _Row, signal: Signal, outcome: Outcome, now: float) -> None:
         """End the attempt that holds the lease, if there is one, and move the rollout on."""
-        move = advance(row.status, signal, n_failures=row.n_failures, config=config_of(row.new.config))
-        failure = failure_record(outcome.failure)
+        to = landing(row.status, signal, row.n_failures, row.new.config)
         if row.expires_at is not None:
-            attempt = rows.ended_attempt(row.current, AttemptStatus(move.attempt), outcome, now)
-            row.ended_attempts.append(attempt)
+            attempt = rows.ended_attempt(row.current, ATTEMPT_STATUS[to.attempt_status], outcome, now)
+            row.ended_attempts += (attempt,)
             self._ended_attempts[attempt.attempt_id] = attempt
         self._live.pop(row.seq, None)
         if row.request_id is not None:
             del self._by_request[row.request_id][row.seq]
             if not self._by_request[row.request_id]:
                 del self._by_request[row.request_id]
-        row.status, row.n_failures, row.failure = move.rollout, move.n_failures, failure
+        row.status, row.n_failures, row.failure = (
+            ROLLOUT_STATUS[to.status],
+            to.n_failures,
+            failure_record(outcome.failure),
+        )
         row.request_id = row.expires_at = None
-        if move.requeues:
-            self._wait_in_lane(row)
+        if to.requeues:
+            self._lanes[row.new.lane].add_again(row.new.request.priority, row.seq)
+            self.topics.add(Topic.QUEUE)
         else:
             self._feed.append(row)
             row.finish_seq, row.ended_at = len(self._feed), now
@@ -368,7 +367,7 @@ class MemorySteps:
 
     def _insert_events(self, row: _Row, report: Report) -> int:
         """Append events; one that is already there was sent twice."""
-        kept = row.events[row.n_attempts]
+        kept = self._events[report.attempt_id]
         count = max(kept, default=-1) + 1
         first = count if report.first_index is None else report.first_index
         for event in list(rows.event_rows(row.current, first, report.events)):

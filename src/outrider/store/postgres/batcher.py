@@ -42,17 +42,18 @@ class Batcher(Generic[A, R]):
         self._key = key
         self._subject = subject
         self._orphaned = orphaned
+        self._loop = asyncio.get_running_loop()
         self._waiting: dict[Hashable, deque[tuple[A, asyncio.Future[R]]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def submit(self, call: A) -> "asyncio.Future[R]":
         """Ask for a call."""
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[R] = self._loop.create_future()
         key = self._key(call)
         waiting = self._waiting.get(key)
         if waiting is None:
             waiting = self._waiting[key] = deque()
-            task = asyncio.create_task(self._work(key, waiting))
+            task = self._loop.create_task(self._work(key, waiting))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         waiting.append((call, future))

@@ -11,14 +11,16 @@ Invariants:
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
+from operator import itemgetter
+from secrets import token_hex
 
 from outrider.core.ids import new_id
 from outrider.core.rollout import AttemptedRollout
 from outrider.core.status import Mode
 from outrider.store import rows
+from outrider.store.held import Held
 from outrider.store.postgres.clock import DatabaseClock
 from outrider.store.postgres.driver import Link, asyncpg
-from outrider.store.postgres.held import Held
 from outrider.store.postgres.links import Links
 from outrider.store.postgres.queries import SQL
 from outrider.store.postgres.workers import Workers
@@ -26,7 +28,7 @@ from outrider.store.rows import Current
 from outrider.store.steps import Claim, lane_of
 
 CLAIMED_AT_ONCE = 256
-"""Rollouts one statement takes at most, since each needs an attempt id made beforehand."""
+"""Rollouts one statement takes at most, since each needs a worker named beforehand."""
 
 SPARE_CANDIDATES = 16
 DEEPER = 8
@@ -39,38 +41,27 @@ def claim_key(claim: Claim) -> Hashable:
 
 def claimed_of(row: asyncpg.Record) -> tuple[Current, AttemptedRollout]:
     """A live rollout from the columns `queries.CLAIMED`."""
-    columns = row[4:]
+    values = tuple(row)
+    seq, status, n_attempts, attempt_id, worker_id, started_at, heartbeat_at, expires_at, _ = values[11:]
     current = Current(
-        row[0],
-        columns[0],
-        columns[2],
-        columns[3],
-        columns[4],
-        columns[8],
-        columns[14],
-        columns[15],
-        columns[16],
-        columns[17],
-        row[1],
-        row[2],
-        row[3],
+        *(seq, values[0], status, values[2], values[3], values[7], n_attempts, values[10]),
+        *(attempt_id, worker_id, started_at, heartbeat_at, expires_at),
     )
-    return current, rows.attempted_of(columns, rows.live_attempt(current))
+    return current, rows.attempted_of(values, rows.live_attempt(current))
 
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """One statement's worth of claims: an attempt id and a worker for each rollout it may take."""
+    """One statement's worth of claims: a worker for each rollout it may take, after `n_before` of the same request."""
 
     request_id: str
     n_before: int
-    attempt_ids: list[str]
     worker_ids: list[str]
 
-    def rest(self, n_taken: int) -> tuple[int, list[str], list[str], str, int]:
+    def rest(self, n_taken: int) -> tuple[int, str, list[str], str, int]:
         """The parameters that all claims share, after `n_taken` were taken."""
-        attempt_ids = self.attempt_ids[n_taken:]
-        return len(attempt_ids), attempt_ids, self.worker_ids[n_taken:], self.request_id, self.n_before + n_taken
+        worker_ids = self.worker_ids[n_taken:]
+        return len(worker_ids), token_hex(4), worker_ids, self.request_id, self.n_before + n_taken
 
 
 class Claims:
@@ -99,15 +90,12 @@ class Claims:
         takers = chain.from_iterable(repeat(index, claim.limit) for index, claim in enumerate(claims))
         n_taken = 0
         while slice_of_takers := list(islice(takers, CLAIMED_AT_ONCE)):
-            worker_ids = [claims[index].worker_id for index in slice_of_takers]
-            ask = _Ask(request_id, n_taken, [new_id("at") for _ in slice_of_takers], worker_ids)
+            ask = _Ask(request_id, n_taken, [claims[index].worker_id for index in slice_of_takers])
             taken = await self._take(ask, first)
-            if first.request_id is not None:
-                shares[0] += taken.values()  # perhaps what another process claimed by the same request a moment ago
-            else:
-                for index, attempt_id in zip(slice_of_takers, ask.attempt_ids, strict=True):
-                    if attempt_id in taken:
-                        shares[index].append(taken[attempt_id])
+            for place, rollout in taken:
+                # With a request of the caller's own, perhaps what another process claimed by it a moment ago.
+                index = 0 if first.request_id is not None else slice_of_takers[place - 1]
+                shares[index].append(rollout)
             n_taken += len(taken)
             if len(taken) < len(slice_of_takers):
                 break
@@ -122,8 +110,8 @@ class Claims:
 
         return tuple(claimed_of(row)[1] for row in await self._links.run(step))
 
-    async def _take(self, ask: _Ask, claim: Claim) -> dict[str, AttemptedRollout]:
-        """The rollouts taken, by attempt id."""
+    async def _take(self, ask: _Ask, claim: Claim) -> list[tuple[int, AttemptedRollout]]:
+        """The rollouts taken, each with its place among them, counted from 1."""
 
         async def step(link: Link, repeated: bool) -> Sequence[asyncpg.Record]:
             await self._workers.see(link, ask.worker_ids)
@@ -135,12 +123,12 @@ class Claims:
             except asyncpg.UniqueViolationError:
                 return await link.fetch(*again)
 
-        taken = {}
+        taken = []
         for row in await self._links.run(step):
             current, rollout = claimed_of(row)
             self._held.remember(current)
-            taken[current.attempt_id] = rollout
-        return taken
+            taken.append((row[-1] - ask.n_before, rollout))
+        return sorted(taken, key=itemgetter(0))
 
     async def _take_heads(self, link: Link, ask: _Ask, claim: Claim) -> Sequence[asyncpg.Record]:
         now = self._clock.now()
@@ -156,7 +144,7 @@ class Claims:
     @staticmethod
     async def _take_from_lanes(link: Link, ask: _Ask, lanes: list[str], now: float) -> Sequence[asyncpg.Record]:
         """Take the best of several lanes; look deeper while others hold all candidates but more is waiting."""
-        wanted = len(ask.attempt_ids)
+        wanted = len(ask.worker_ids)
         depth = wanted + SPARE_CANDIDATES
         taken = await link.fetch(SQL["claim_of_lanes"], *ask.rest(0), now, lanes, depth)
         while len(taken) < wanted:

@@ -1,84 +1,100 @@
 """Moving rollouts on when their attempts end: where to is `core.lifecycle`'s word, this writes it down."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+from msgspec import Struct
 
 from outrider.core.attempt import Attempt, Failure
-from outrider.core.lifecycle import Move, Signal, advance
-from outrider.core.status import Mode, RolloutStatus
+from outrider.core.lifecycle import Signal
+from outrider.core.status import Mode
 from outrider.store import rows
 from outrider.store.bell import Topic
 from outrider.store.postgres.bell import PostgresBell
 from outrider.store.postgres.driver import Link
 from outrider.store.postgres.queries import SQL
-from outrider.store.rows import Current, Outcome
-from outrider.store.steps import config_of, failure_record, lane_of
+from outrider.store.rows import Current, Landing, Outcome
+from outrider.store.steps import failure_record, lane_of
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """A rollout as it was read, and where it goes. Without a `worker_id` the one in the row at that moment holds."""
 
     current: Current
-    move: Move
+    to: Landing
     worker_id: str | None = None
     reward: float | None = None
     failure: Failure | None = None
-    first_index: int | None = None
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The parameters of `set_ended` for this row."""
-        current, move = self.current, self.move
+        """The parameters of `set_ended` for this row; None for what is common."""
+        current, to = self.current, self.to
         return (
             current.seq,
             current.n_attempts,
-            current.is_live,
-            move.rollout,
-            move.attempt,
-            move.n_failures,
+            None if current.is_live else False,
+            None if to.status == "succeeded" else to.status,
+            None if to.attempt_status == "succeeded" else to.attempt_status,
+            None if to.n_failures == current.n_failures else to.n_failures,
             failure_record(self.failure),
             self.reward,
             self.worker_id,
-            lane_of(Mode(current.mode), current.tag) if move.requeues else None,
-            self.first_index,
         )
 
+    @property
+    def requeued_columns(self) -> tuple[Any, ...]:
+        """The parameters of `set_requeued` for this row."""
+        current, to = self.current, self.to
+        lane = lane_of(Mode(current.mode), current.tag)
+        outcome = (self.worker_id, to.attempt_status, self.reward)
+        return current.seq, current.n_attempts, to.n_failures, failure_record(self.failure), lane, *outcome
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What the row said when it was ended: who held it, when it was last heard of, and where its next event goes."""
+
+class Ended(Struct, frozen=True):
+    """What the row said when it was ended: who held it, when it was last heard of, and how many events it had."""
 
     worker_id: str
     heartbeat_at: float
-    next_event: int
+    n_events: int
 
     def attempt(self, ending: Ending, now: float) -> Attempt:
         """The attempt as it was written; there is one only if the rollout was live."""
-        current = ending.current._replace(heartbeat_at=self.heartbeat_at)
+        current = ending.current
         outcome = Outcome(self.worker_id, ending.reward, ending.failure)
-        return rows.ended_attempt(current, ending.move.attempt, outcome, now)
+        status = rows.ATTEMPT_STATUS[ending.to.attempt_status]
+        return rows.ended_attempt(current, status, outcome, now, heartbeat_at=self.heartbeat_at)
 
 
-def moved(current: Current, signal: Signal) -> Move:
+Endings: TypeAlias = Sequence[Ending]
+
+
+def landed(current: Current, signal: Signal) -> Landing:
     """Where `signal` takes the rollout."""
-    status = RolloutStatus(current.status)
-    return advance(status, signal, n_failures=current.n_failures, config=config_of(current.config))
+    return rows.landing(current.status, signal, current.n_failures, current.config)
 
 
 def topics_of(endings: Iterable[Ending]) -> set[Topic]:
     """Who waits for such endings."""
-    return {Topic.QUEUE if ending.move.requeues else Topic.ENDED for ending in endings}
+    return {Topic.QUEUE if ending.to.requeues else Topic.ENDED for ending in endings}
 
 
 async def end(
-    link: Link, bell: PostgresBell, endings: Sequence[Ending], now: float, topics: Iterable[Topic] = ()
+    link: Link, bell: PostgresBell, endings: Endings, now: float, topics: Iterable[Topic] = ()
 ) -> dict[int, Ended]:
     """End those that still are as they were read, by seq, and notify `topics` and those that follow from the moves."""
-    if not endings:
-        return {}
-    columns = [list(column) for column in zip(*(ending.columns for ending in endings), strict=True)]
-    message = bell.message({*topics, *topics_of(endings)})
-    found = await link.fetch(SQL["set_ended"], *columns, now, bell.channel, message)
-    return {row[0]: Ended(row[1], row[2], row[3]) for row in found}
+    final = [ending.columns for ending in endings if not ending.to.requeues]
+    again = [ending.requeued_columns for ending in endings if ending.to.requeues]
+    ended: dict[int, Ended] = {}
+    for name, table, topic in (("set_ended", final, Topic.ENDED), ("set_requeued", again, Topic.QUEUE)):
+        if table:
+            message = bell.message({*topics, topic})
+            found = await link.fetch(SQL[name], *_sparse(table), now, bell.channel, message)
+            ended |= {row[0]: Ended(row[1], row[2], row[3]) for row in found}
+    return ended
+
+
+def _sparse(table: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """The columns of a table; one that says nothing is left empty, which costs less than to send each None."""
+    columns = [list(column) for column in zip(*table, strict=True)]
+    return [[] if column.count(None) == len(column) else column for column in columns]

@@ -11,18 +11,20 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
 from outrider.core.attempt import Attempt
 from outrider.core.errors import LeaseLost, OutriderError, StoreUnavailable, UnknownId
 from outrider.core.lifecycle import ATTEMPT_AFTER, Signal
 from outrider.core.status import AttemptStatus
 from outrider.store import rows
 from outrider.store.bell import Topic
+from outrider.store.held import Held
 from outrider.store.postgres.bell import PostgresBell
 from outrider.store.postgres.clock import DatabaseClock
 from outrider.store.postgres.driver import Link
-from outrider.store.postgres.held import Held
 from outrider.store.postgres.links import Links
-from outrider.store.postgres.moves import Ending, end, moved, topics_of
+from outrider.store.postgres.moves import Ending, end, landed, topics_of
 from outrider.store.postgres.queries import SQL
 from outrider.store.postgres.workers import Workers, ended_attempts
 from outrider.store.rows import Current
@@ -65,15 +67,21 @@ class Reports:
         todo: Sequence[Report] = reports
         for _ in range(ROUNDS):
             currents = await self._currents(link, todo)
-            known = [(currents[report.rollout_id], report) for report in todo if report.rollout_id in currents]
-            held = [pair for pair in known if pair[0].held_by(pair[1].attempt_id)]
-            lost = [report for current, report in known if not current.held_by(report.attempt_id)]
-            unknown = [report for report in todo if report.rollout_id not in currents]
-            outcomes |= {report.rollout_id: UnknownId("rollout", report.rollout_id) for report in unknown}
-            outcomes |= await self._refuse(link, lost)
-            outcomes |= await self._set_live(link, [pair for pair in held if _keeps_lease(pair[1])])
-            outcomes |= await self._set_ended(link, [pair for pair in held if not _keeps_lease(pair[1])], topics)
-            await self._workers.see(link, _new_holders(pair for pair in held if pair[0].rollout_id in outcomes))
+            live: list[tuple[Current, Report]] = []
+            ending: list[tuple[Current, Report]] = []
+            lost: list[tuple[Current, Report]] = []
+            for report in todo:
+                current = currents.get(report.rollout_id)
+                if current is None:
+                    outcomes[report.rollout_id] = UnknownId("rollout", report.rollout_id)
+                elif not current.held_by(report.attempt_id):
+                    lost.append((current, report))
+                else:
+                    (live if _keeps_lease(report) else ending).append((current, report))
+            outcomes |= await self._refuse(link, lost) if lost else {}
+            outcomes |= await self._set_live(link, live) if live else {}
+            outcomes |= await self._set_ended(link, ending, topics) if ending else {}
+            await self._workers.see(link, _new_holders(chain(live, ending), outcomes))
             todo = [report for report in todo if report.rollout_id not in outcomes]
             if not todo:
                 return outcomes
@@ -92,8 +100,6 @@ class Reports:
         return currents
 
     async def _set_live(self, link: Link, pairs: Pairs) -> Outcomes:
-        if not pairs:
-            return {}
         by_seq = {current.seq: (current, report) for current, report in pairs}
         columns = [
             (
@@ -111,8 +117,8 @@ class Reports:
         for row in await link.fetch(SQL["set_live"], *map(list, zip(*columns, strict=True))):
             seq, status, worker_id, heartbeat_at, expires_at, first, n_events = row
             current, report = by_seq[seq]
-            current = current._replace(
-                status=status, worker_id=worker_id, heartbeat_at=heartbeat_at, expires_at=expires_at
+            current = replace(
+                current, status=status, worker_id=worker_id, heartbeat_at=heartbeat_at, expires_at=expires_at
             )
             events.append(rows.event_rows(current, first, report.events))
             outcomes[current.rollout_id] = rows.live_attempt(current), n_events
@@ -121,6 +127,7 @@ class Reports:
         return outcomes
 
     async def _set_ended(self, link: Link, pairs: Pairs, topics: set[Topic]) -> Outcomes:
+        pairs = sorted(pairs, key=lambda pair: pair[0].seq)  # every step locks rows in this order
         endings = [_ending(current, report) for current, report in pairs]
         topics |= topics_of(endings)
         now = self._clock.now()
@@ -129,18 +136,19 @@ class Reports:
         events = []
         for (current, report), ending in zip(pairs, endings, strict=True):
             if (done := ended.get(current.seq)) is not None:
-                events.append(rows.event_rows(current, done.next_event, report.events))
+                first = done.n_events if report.first_index is None else report.first_index
+                events.append(rows.event_rows(current, first, report.events))
                 outcomes[current.rollout_id] = done.attempt(ending, now), 0
                 self._held.forget(current.attempt_id)
         await _insert_events(link, chain.from_iterable(events))
         return outcomes
 
     @staticmethod
-    async def _refuse(link: Link, reports: Sequence[Report]) -> Outcomes:
+    async def _refuse(link: Link, pairs: Pairs) -> Outcomes:
         """Reports of attempts without a lease: accepted if it is the one that ended the attempt, sent again."""
-        ended = await ended_attempts(link, [report.attempt_id for report in reports])
+        ended = await ended_attempts(link, {report.attempt_id: current.seq for current, report in pairs})
         outcomes: Outcomes = {}
-        for report in reports:
+        for _, report in pairs:
             row = ended.get(report.attempt_id)
             if row is not None and row[0] != report.rollout_id:
                 row = None
@@ -158,16 +166,18 @@ def _keeps_lease(report: Report) -> bool:
     return report.signal is None or report.signal is Signal.RUN
 
 
-def _new_holders(pairs: Iterable[tuple[Current, Report]]) -> list[str]:
+def _new_holders(pairs: Iterable[tuple[Current, Report]], outcomes: Outcomes) -> list[str]:
     """Workers that have reported on an attempt which somebody else had claimed."""
-    named = ((current.worker_id, report.worker_id) for current, report in pairs)
-    return [name for holder, name in named if name is not None and name != holder]
+    return [
+        report.worker_id
+        for current, report in pairs
+        if report.worker_id is not None and report.worker_id != current.worker_id and report.rollout_id in outcomes
+    ]
 
 
 def _ending(current: Current, report: Report) -> Ending:
     assert report.signal is not None
-    move = moved(current, report.signal)
-    return Ending(current, move, report.worker_id, report.reward, report.failure, report.first_index)
+    return Ending(current, landed(current, report.signal), report.worker_id, report.reward, report.failure)
 
 
 async def _insert_events(link: Link, events: Iterable[tuple[Any, ...]]) -> None:

@@ -1,23 +1,23 @@
 """The other atomic steps of the PostgreSQL engine: enqueue, start, cancel, revoke, expire, publish."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from secrets import token_hex
 from typing import Any
 
 from outrider.core.attempt import Failure
 from outrider.core.errors import OutriderError, RolloutConflict, UnknownId
-from outrider.core.ids import new_id
 from outrider.core.lifecycle import Signal
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.status import RolloutStatus
 from outrider.store import rows
 from outrider.store.bell import Topic
+from outrider.store.held import Held
 from outrider.store.postgres.bell import PostgresBell
 from outrider.store.postgres.claims import claimed_of
 from outrider.store.postgres.clock import DatabaseClock
 from outrider.store.postgres.driver import Link, asyncpg
-from outrider.store.postgres.held import Held
 from outrider.store.postgres.links import Links
-from outrider.store.postgres.moves import Ending, end, moved, topics_of
+from outrider.store.postgres.moves import Ending, end, landed, topics_of
 from outrider.store.postgres.queries import SQL
 from outrider.store.postgres.workers import Workers
 from outrider.store.protocol import Resources
@@ -92,7 +92,7 @@ class PostgresSteps:
             if await _insert_new(link, [new], now):
                 row = await link.fetchrow(SQL["claimed_by_id"], new.rollout_id)
             else:
-                row = await link.fetchrow(SQL["claim_one"], new.rollout_id, new_id("at"), worker_id, now)
+                row = await link.fetchrow(SQL["claim_one"], new.rollout_id, token_hex(4), worker_id, now)
             assert row is not None
             if row["expires_at"] is None or row["worker_id"] != worker_id:
                 raise RolloutConflict(new.rollout_id)
@@ -113,7 +113,7 @@ class PostgresSteps:
                     raise UnknownId("rollout", rollout_id)
             currents = [found[rollout_id] for rollout_id in rollout_ids]
             open_ones = [current for current in currents if not RolloutStatus(current.status).is_final]
-            return [Ending(current, moved(current, Signal.CANCEL)) for current in open_ones]
+            return [Ending(current, landed(current, Signal.CANCEL)) for current in open_ones]
 
         return tuple(current.rollout_id for current in await self._take_away(read))
 
@@ -122,7 +122,7 @@ class PostgresSteps:
 
         async def read(link: Link) -> list[Ending]:
             held = [Current(*row) for row in await link.fetch(SQL["lock_held"], worker_id)]
-            return [Ending(current, moved(current, Signal.LOSE), failure=failure) for current in held]
+            return [Ending(current, landed(current, Signal.LOSE), failure=failure) for current in held]
 
         return tuple(current.attempt_id for current in await self._take_away(read))
 
@@ -136,7 +136,7 @@ class PostgresSteps:
                 Lease(config_of(current.config), current.started_at).verdict(current.worker_id, now) for current in due
             ]
             return [
-                Ending(current, moved(current, signal), failure=failure)
+                Ending(current, landed(current, signal), failure=failure)
                 for current, (signal, failure) in zip(due, verdicts, strict=True)
             ]
 

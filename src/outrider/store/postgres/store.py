@@ -5,6 +5,7 @@ What is acknowledged is committed, so it survives whatever the server survives.
 """
 
 import asyncio
+from collections.abc import Awaitable
 from functools import partial
 from typing import TypeVar
 
@@ -14,7 +15,8 @@ from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
-from outrider.store.leased import LeasedStore
+from outrider.store.held import Held
+from outrider.store.leased import SWEEP_SECONDS, LeasedStore
 from outrider.store.orphans import Orphans
 from outrider.store.postgres import reads
 from outrider.store.postgres.address import READ_PLANS, STEP_PLANS, address_of
@@ -23,8 +25,7 @@ from outrider.store.postgres.bell import PostgresBell
 from outrider.store.postgres.claims import CLAIMED_AT_ONCE, Claims, claim_key
 from outrider.store.postgres.clock import DatabaseClock
 from outrider.store.postgres.driver import Link
-from outrider.store.postgres.held import Held
-from outrider.store.postgres.links import Links
+from outrider.store.postgres.links import FIRST_PAUSE, Links
 from outrider.store.postgres.reports import Reported, Reports
 from outrider.store.postgres.schema import migrate
 from outrider.store.postgres.steps import ENQUEUED_AT_ONCE, PostgresSteps
@@ -108,8 +109,8 @@ class PostgresStore(LeasedStore):
     async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]:
         return await self._submit(self._enqueues, new)
 
-    async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
-        return await self._orphans.awaited(self._submit(self._claims, claim))
+    def _claim(self, claim: Claim) -> Awaitable[tuple[AttemptedRollout, ...]]:
+        return self._orphans.awaited(self._submit(self._claims, claim))
 
     async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
         return await self._steps.start(new, worker_id)
@@ -133,13 +134,16 @@ class PostgresStore(LeasedStore):
         return await self._steps.put_resources(data)
 
     async def _expire(self) -> float | None:
-        """When the next lease is due on this machine's clock; unknown if others are just taking those that are due."""
-        next_expiry = await self._links.run(lambda link, _: reads.next_expiry(link))
-        if next_expiry is not None and next_expiry <= self._database_clock.now():
+        """When the next lease is due on this machine's clock, after none is due now."""
+        pause = FIRST_PAUSE
+        while (due := await self._links.run(lambda link, _: reads.next_expiry(link))) is not None:
+            if due > self._database_clock.now():
+                return self._database_clock.here(due)
             if await self._steps.expire() == 0:
-                return None
-            next_expiry = await self._links.run(lambda link, _: reads.next_expiry(link))
-        return None if next_expiry is None else self._database_clock.here(next_expiry)
+                # Somebody else is just moving or renewing what is due, and a renewal may leave it due.
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, SWEEP_SECONDS)
+        return None
 
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
         return await self._read_links.run(lambda link, _: reads.finished(link, cursor, limit))

@@ -1,9 +1,10 @@
 """Workers: when they were heard of, and the heartbeats that renew their leases."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from outrider.core.attempt import LostLease
+from outrider.store import rows
 from outrider.store.postgres.clock import DatabaseClock
 from outrider.store.postgres.driver import Link
 from outrider.store.postgres.links import Links
@@ -46,7 +47,8 @@ class Workers:
         wanted = {(name, attempt_id) for name, attempt_ids in heartbeats for attempt_id in attempt_ids}
         kept: set[tuple[str, str]] = set()
         if wanted:
-            held = [Current(*row) for row in await link.fetch(SQL["held"], names)]
+            places = [seq for _, attempt_id in wanted if (seq := rows.seq_of(attempt_id)) is not None]
+            held = [Current(*row) for row in await link.fetch(SQL["held"], places)]
             held = [current for current in held if (current.worker_id, current.attempt_id) in wanted]
             renewed = await self._prolong(link, held, now)
             kept = {(current.worker_id, current.attempt_id) for current in held if current.attempt_id in renewed}
@@ -72,14 +74,15 @@ class Workers:
         return {row[0] for row in renewed}
 
 
-async def ended_attempts(link: Link, attempt_ids: Sequence[str]) -> dict[str, Sequence[Any]]:
-    """Attempts that have ended, by id: the rollout's id, then the columns of an attempt."""
-    if not attempt_ids:
+async def ended_attempts(link: Link, places: Mapping[str, int | None]) -> dict[str, Sequence[Any]]:
+    """Of these attempts and the places of their rollouts, those that have ended: the rollout's id, then its columns."""
+    if not places:
         return {}
-    return {row[1]: tuple(row) for row in await link.fetch(SQL["attempts_by_id"], list(attempt_ids))}
+    known = [seq for seq in places.values() if seq is not None]
+    return {row[1]: tuple(row) for row in await link.fetch(SQL["attempts_by_id"], list(places), known)}
 
 
 async def ends_of(link: Link, attempt_ids: Sequence[str]) -> dict[str, str]:
     """Why these attempts no longer hold a lease."""
-    ended = await ended_attempts(link, attempt_ids)
+    ended = await ended_attempts(link, {id: rows.seq_of(id) for id in attempt_ids})
     return {id: str(ended[id][4]) if id in ended else "no such attempt" for id in attempt_ids}

@@ -22,7 +22,14 @@ from outrider.store.sql import queries
 from outrider.store.sqlite.thread import carry_out_each
 from outrider.store.steps import EventQuery, RolloutQuery
 
-SQL = queries("sqlite", rollout=rows.ROLLOUT, attempt=rows.ATTEMPT, current=rows.CURRENT)
+SQL = queries(
+    "sqlite",
+    given=rows.GIVEN,
+    rollout=rows.ROLLOUT,
+    attempt=rows.ATTEMPT,
+    last_attempt=rows.LAST_ATTEMPT,
+    current=rows.CURRENT,
+)
 
 
 class SqliteReads:

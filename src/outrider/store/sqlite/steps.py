@@ -2,6 +2,9 @@
 
 Calls of one batch have no order among themselves, so claims are answered together and so are reports: one look at
 the queue for all claims, and one prepared statement run over all rows that move.
+
+What the desk remembers of rows is exact: it forgets all of it when another connection has committed since, which SQLite
+tells by `data_version`, or when a transaction of its own was rolled back.
 """
 
 import os
@@ -12,14 +15,17 @@ from functools import partial
 from itertools import chain, islice, repeat
 from typing import Any
 
+from msgspec.structs import replace
+
 from outrider.core.attempt import Attempt, Failure, LostLease
-from outrider.core.clock import Clock, utc
+from outrider.core.clock import Clock
 from outrider.core.errors import LeaseLost, OutriderError, RolloutConflict, UnknownId
-from outrider.core.lifecycle import ATTEMPT_AFTER, Signal, advance
+from outrider.core.lifecycle import ATTEMPT_AFTER, Signal
 from outrider.core.rollout import AttemptedRollout, Rollout
-from outrider.core.status import AttemptStatus, Mode, RolloutStatus
+from outrider.core.status import Mode, RolloutStatus
 from outrider.store import rows
 from outrider.store.bell import Topic
+from outrider.store.held import Held
 from outrider.store.protocol import Resources
 from outrider.store.rows import WORKER_SEEN_EVERY, Current, Outcome
 from outrider.store.sqlite import reads
@@ -53,21 +59,26 @@ class SqliteSteps:
         self._db = connection
         self._clock = clock
         self._ring = ring
+        self._now = clock.time()
         self._workers_seen: dict[str, float] = {}
         self._workers_noted: dict[str, float] = {}
         self._topics: set[Topic] = set()
-        self._feed_end: int | None = None
         self._tidied_at = connection.total_changes
+        self._held = Held()
+        self._feed_end: int | None = None
+        self._version: int | None = None
+        self._version_committed: int | None = None
 
     def carry_out(self, calls: Sequence[Any]) -> list[Any]:
         """New rollouts, reports, claims, and any other call as a function of these steps."""
-        self._feed_end = None
-        self._workers_noted = {}
-        self._topics.clear()
+        self._begin()
         outcomes: list[Any] = [None] * len(calls)
-        reports = [place for place, call in enumerate(calls) if type(call) is Report]
-        claims = [place for place, call in enumerate(calls) if type(call) is Claim]
-        others = [place for place, call in enumerate(calls) if type(call) not in (Report, Claim)]
+        reports: list[int] = []
+        claims: list[int] = []
+        others: list[int] = []
+        for place, call in enumerate(calls):
+            kind = type(call)
+            (reports if kind is Report else claims if kind is Claim else others).append(place)
         bound = [self._bound(calls[place]) for place in others]
         for places, results in (
             (others, carry_out_each(self._db, bound)),
@@ -78,10 +89,21 @@ class SqliteSteps:
                 outcomes[place] = result
         return outcomes
 
+    def _begin(self) -> None:
+        self._now = self._clock.time()
+        self._workers_noted = {}
+        self._topics.clear()
+        (self._version,) = self._db.execute("PRAGMA data_version").fetchone()
+        if self._version != self._version_committed:
+            self._held.clear()
+            self._feed_end = None
+        self._version_committed = None
+
     def _bound(self, call: Any) -> Callable[[], Any]:
         return partial(self.enqueue, (call,)) if type(call) is NewRollout else partial(call, self)
 
     def committed(self) -> Callable[[], None] | None:
+        self._version_committed = self._version
         self._workers_seen |= self._workers_noted
         return self._ring(frozenset(self._topics)) if self._topics else None
 
@@ -95,7 +117,7 @@ class SqliteSteps:
             self._tidied_at = self._db.total_changes
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
-        now = self._clock.time()
+        now = self._now
         self._topics.add(Topic.QUEUE)
         return tuple(
             rows.fresh_rollout(rollout, now) if self._insert(rollout, now) else self._repetition(rollout)
@@ -104,22 +126,22 @@ class SqliteSteps:
 
     def start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
         """Enqueue and claim; repeated with the same id it returns the attempt that the first call began."""
-        inserted = self._insert(new, self._clock.time())
+        inserted = self._insert(new, self._now)
         if not inserted:
             self._repetition(new)
-        row = self._db.execute(SQL["rollout"], (new.rollout_id,)).fetchone()
+        row = self._db.execute(SQL["waiting"], (new.rollout_id,)).fetchone()
         current = reads.current(self._db, new.rollout_id)
         if not inserted and not (current.is_live and current.worker_id == worker_id):
             raise RolloutConflict(new.rollout_id)
         self._see_worker(worker_id)
         if not inserted:
-            return rows.attempted_of(row[1:], rows.live_attempt(current))
+            return rows.attempted_of(row, rows.live_attempt(current))
         claim = Claim(worker_id=worker_id, limit=1, tags=None, mode=None, request_id=None)
         return self._claim_rows([(row, claim)])[0]
 
     def claim_all(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
         """What each claim gets. Those with the same filter share one look at the queue, unless they may be repeated."""
-        answers: dict[int, tuple[AttemptedRollout, ...]] = {}
+        answers: list[tuple[AttemptedRollout, ...]] = [()] * len(claims)
         alike: dict[Any, list[int]] = {}
         for place, claim in enumerate(claims):
             self._see_worker(claim.worker_id)
@@ -128,8 +150,9 @@ class SqliteSteps:
             else:
                 answers[place] = self._claimed_by_request(claim.request_id) or self._take([claim])[0]
         for places in alike.values():
-            answers |= zip(places, self._take([claims[place] for place in places]), strict=True)
-        return [answers[place] for place in range(len(claims))]
+            for place, taken in zip(places, self._take([claims[place] for place in places]), strict=True):
+                answers[place] = taken
+        return answers
 
     def _take(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
         """The next rollouts for claims with the same filter, in their order."""
@@ -142,15 +165,18 @@ class SqliteSteps:
         """Fenced writes; repeating one that was carried out returns what it returned then."""
         outcomes: list[Attempt | OutriderError] = []
         moves = _Moves()
-        now = self._clock.time()
-        found = reads.currents(self._db, {report.rollout_id for report in reports})
+        find = self._held.find
+        found = reads.currents(
+            self._db, {report.rollout_id for report in reports if find(report.rollout_id, report.attempt_id) is None}
+        )
         for report in reports:
             if report.rollout_id in moves.rollout_ids:
                 self._write(moves)
                 moves = _Moves()
                 found |= reads.currents(self._db, {report.rollout_id})
+            current = find(report.rollout_id, report.attempt_id) or found.get(report.rollout_id)
             try:
-                outcomes.append(self._report(report, found.get(report.rollout_id), now, moves))
+                outcomes.append(self._report(report, current, moves))
             except OutriderError as exc:
                 outcomes.append(exc)
         self._write(moves)
@@ -163,7 +189,7 @@ class SqliteSteps:
         return self._insert_events(current, report)
 
     def renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
-        now = self._clock.time()
+        now = self._now
         self._see_worker(worker_id, always=True)
         renewed, lost = [], []
         for attempt_id in sorted(attempt_ids):
@@ -171,6 +197,7 @@ class SqliteSteps:
             if current is not None and current.held_by(attempt_id) and current.worker_id == worker_id:
                 lease = Lease(config_of(current.config), current.started_at)
                 renewed.append((now, lease.renewed(now), current.seq))
+                self._held.forget(attempt_id)
             else:
                 reason = "no such attempt" if current is None else self._end_of(current, attempt_id)
                 lost.append(LostLease(attempt_id=attempt_id, reason=reason))
@@ -190,7 +217,7 @@ class SqliteSteps:
 
     def expire(self) -> None:
         """Take away the leases that are due."""
-        now = self._clock.time()
+        now = self._now
         ends = []
         for row in self._db.execute(SQL["expired"], (now, EXPIRED_AT_ONCE)):
             current = Current(*row)
@@ -199,7 +226,7 @@ class SqliteSteps:
         self._end_all(ends)
 
     def put_resources(self, data: bytes) -> Resources:
-        return rows.resources_of(self._db.execute(SQL["insert_resources"], (data, self._clock.time())).fetchone())
+        return rows.resources_of(self._db.execute(SQL["insert_resources"], (data, self._now)).fetchone())
 
     def _insert(self, new: NewRollout, now: float) -> bool:
         """Whether it was inserted: not if its id is taken."""
@@ -213,7 +240,7 @@ class SqliteSteps:
 
     def _repetition(self, new: NewRollout) -> Rollout:
         row = self._db.execute(SQL["rollout"], (new.rollout_id,)).fetchone()
-        existing = rows.rollout_of(row[1:])
+        existing = rows.rollout_of(row)
         if not new.matches(existing):
             raise RolloutConflict(new.rollout_id)
         return existing
@@ -223,37 +250,36 @@ class SqliteSteps:
         return tuple(rows.attempted_of(row, rows.live_attempt(reads.current(self._db, row[0]))) for row in found)
 
     def _heads(self, claim: Claim, limit: int) -> list[tuple[Any, ...]]:
-        """The next rollouts that the claim may take: place, then the columns of a rollout."""
+        """The next rollouts that the claim may take: the columns `rows.GIVEN`, place, how often attempted."""
         lanes = [lane for (lane,) in self._db.execute(SQL["lanes"]) if claim.takes_any or claim.takes(lane)]
         heads: list[tuple[Any, ...]] = []
         for lane in lanes:
             heads += self._db.execute(SQL["lane_head"], (lane, limit)).fetchall()
         if len(lanes) > 1:
-            heads.sort(key=lambda row: (-row[8], row[0]))
+            heads.sort(key=lambda row: (-row[6], row[11]))
         return heads[:limit]
 
     def _claim_rows(self, taken: Sequence[tuple[Sequence[Any], Claim]]) -> list[AttemptedRollout]:
-        now = self._clock.time()
+        now = self._now
+        tokens = iter(os.urandom(4 * len(taken)).hex(" ", 4).split())
+        ends: dict[bytes, float] = {}
         moved, claimed = [], []
-        for row, claim in taken:
-            attempt_id = _attempt_id(row[0], row[15] + 1)
-            expires_at = Lease(config_of(row[9]), now).renewed(now)
-            moved.append((attempt_id, claim.worker_id, claim.request_id, now, now, expires_at, row[0]))
-            attempt = Attempt(
-                rollout_id=row[1],
-                attempt_id=attempt_id,
-                sequence_id=row[15] + 1,
-                worker_id=claim.worker_id,
-                status=AttemptStatus.PREPARING,
-                started_at=utc(now),
-                last_heartbeat_at=utc(now),
-                lease_expires_at=utc(expires_at),
+        for (row, claim), token in zip(taken, tokens, strict=True):
+            config, seq, sequence_id = row[7], row[11], row[12] + 1
+            if (expires_at := ends.get(config)) is None:
+                expires_at = ends[config] = Lease(config_of(config), now).renewed(now)
+            attempt_id = f"at-{seq:x}-{sequence_id}-{token}"
+            current = Current(
+                *(seq, row[0], "preparing", row[2], row[3], config, sequence_id, row[10]),
+                *(attempt_id, claim.worker_id, now, now, expires_at),
             )
-            claimed.append(rows.attempted_of(row[1:], attempt))
+            moved.append((attempt_id, claim.worker_id, claim.request_id or "", now, now, expires_at, seq))
+            claimed.append(rows.attempted_of(row, rows.live_attempt(current)))
+            self._held.remember(current)
         self._db.executemany(SQL["claim"], moved)
         return claimed
 
-    def _report(self, report: Report, current: Current | None, now: float, moves: _Moves) -> Attempt:
+    def _report(self, report: Report, current: Current | None, moves: _Moves) -> Attempt:
         if current is None:
             raise UnknownId("rollout", report.rollout_id)
         if not current.held_by(report.attempt_id):
@@ -265,49 +291,60 @@ class SqliteSteps:
             self._insert_events(current, report)
         moves.rollout_ids.add(report.rollout_id)
         if report.signal is None or report.signal is Signal.RUN:
-            status = current.status if report.signal is None else AttemptStatus.RUNNING
+            status = current.status if report.signal is None else "running"
             moves.live.append((status, worker_id, current.seq))
-            return rows.live_attempt(current._replace(status=status, worker_id=worker_id))
+            current = replace(current, status=status, worker_id=worker_id)
+            self._held.remember(current)
+            return rows.live_attempt(current)
         outcome = Outcome(worker_id, report.reward, report.failure)
-        self._end(current, report.signal, outcome, now, moves)
-        return rows.ended_attempt(current, ATTEMPT_AFTER[report.signal], outcome, now)
+        self._end(current, report.signal, outcome, moves)
+        return rows.ended_attempt(current, ATTEMPT_AFTER[report.signal], outcome, self._now)
 
     def _end_all(self, ends: Sequence[tuple[Current, Signal, Outcome]]) -> None:
         """End attempts that did not ask for it, and tell those that run them."""
-        now = self._clock.time()
         moves = _Moves()
         for current, signal, outcome in ends:
-            self._end(current, signal, outcome, now, moves)
+            self._end(current, signal, outcome, moves)
             self._topics.add(Topic.REVOKED)
         self._write(moves)
 
-    def _end(self, current: Current, signal: Signal, outcome: Outcome, now: float, moves: _Moves) -> None:
+    def _end(self, current: Current, signal: Signal, outcome: Outcome, moves: _Moves) -> None:
         """End the attempt that holds the lease, if there is one, and move the rollout on."""
-        status = rows.ROLLOUT_STATUS[current.status]
-        move = advance(status, signal, n_failures=current.n_failures, config=config_of(current.config))
+        to = rows.landing(current.status, signal, current.n_failures, current.config)
         failure = failure_record(outcome.failure)
-        if move.requeues:
-            times = (current.started_at, current.heartbeat_at, now)
-            attempt = (current.seq, current.n_attempts, current.attempt_id, outcome.worker_id, move.attempt)
+        self._held.forget(current.attempt_id)
+        if to.requeues:
+            times = (current.started_at, current.heartbeat_at, self._now)
+            attempt = (current.seq, current.n_attempts, current.attempt_id, outcome.worker_id, to.attempt_status)
             moves.followed.append((*attempt, *times, outcome.reward, failure))
             lane = lane_of(Mode(current.mode), current.tag)
-            moves.requeued.append((move.rollout, move.n_failures, failure, lane, current.seq))
-            self._topics.add(Topic.QUEUE)
+            moves.requeued.append((to.status, to.n_failures, failure, lane, current.seq))
         else:
-            attempt_status = move.attempt if current.is_live else None
-            outcome_columns = (move.n_failures, failure, outcome.reward, outcome.worker_id, now)
-            moves.ended.append((move.rollout, attempt_status, *outcome_columns, self._next_place(), current.seq))
-            self._topics.add(Topic.ENDED)
+            moves.ended.append(
+                (
+                    to.status,
+                    to.attempt_status if current.is_live else None,
+                    to.n_failures,
+                    "" if failure is None else failure,
+                    "" if outcome.reward is None else outcome.reward,
+                    outcome.worker_id,
+                    self._now,
+                    self._next_place(),
+                    current.seq,
+                )
+            )
 
     def _write(self, moves: _Moves) -> None:
-        for name, moved in (
-            ("set_live", moves.live),
-            ("insert_attempt", moves.followed),
-            ("set_requeued", moves.requeued),
-            ("set_ended", moves.ended),
+        for name, moved, topic in (
+            ("set_live", moves.live, None),
+            ("insert_attempt", moves.followed, None),
+            ("set_requeued", moves.requeued, Topic.QUEUE),
+            ("set_ended", moves.ended, Topic.ENDED),
         ):
             if moved:
                 self._db.executemany(SQL[name], moved)
+                if topic is not None:
+                    self._topics.add(topic)
 
     def _next_place(self) -> int:
         """The next place in the feed; the transaction holds the write lock, so nobody else takes it."""
@@ -330,7 +367,7 @@ class SqliteSteps:
         return ends.get(attempt_id, "no such attempt")
 
     def _rollout_of(self, attempt_id: str) -> Current | None:
-        seq = _seq_of(attempt_id)
+        seq = rows.seq_of(attempt_id)
         row = None if seq is None else self._db.execute(SQL["current_at"], (seq,)).fetchone()
         return None if row is None else Current(*row)
 
@@ -341,20 +378,7 @@ class SqliteSteps:
         return max(int(count), first + len(report.events))
 
     def _see_worker(self, worker_id: str, *, always: bool = False) -> None:
-        now = self._clock.time()
+        now = self._now
         if always or now - self._workers_seen.get(worker_id, 0.0) >= WORKER_SEEN_EVERY:
             self._db.execute(SQL["see_worker"], (worker_id, now, now, 0.0 if always else WORKER_SEEN_EVERY))
             self._workers_noted[worker_id] = now
-
-
-def _attempt_id(seq: int, sequence_id: int) -> str:
-    """A fencing token that also tells where its rollout stands, so that a heartbeat needs no index of its own."""
-    return f"at-{seq:x}-{sequence_id}-{os.urandom(4).hex()}"
-
-
-def _seq_of(attempt_id: str) -> int | None:
-    try:
-        seq = int(attempt_id.split("-")[1], 16)
-    except (IndexError, ValueError):
-        return None
-    return seq if abs(seq) < 1 << 63 else None

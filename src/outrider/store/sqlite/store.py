@@ -6,7 +6,7 @@ survive the loss of power too, for a flush to disk at every commit.
 """
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -94,15 +94,14 @@ class SqliteStore(LeasedStore):
             return enqueued
         return await self._write(lambda steps: steps.enqueue(new))
 
-    async def _claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
-        return await self._orphans.awaited(self._writer.submit(claim, orphaned=self._orphans.hand_back))
+    def _claim(self, claim: Claim) -> Awaitable[tuple[AttemptedRollout, ...]]:
+        return self._orphans.awaited(self._writer.submit(claim, orphaned=self._orphans.hand_back))
 
     async def _start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
         return await self._write(lambda steps: steps.start(new, worker_id))
 
-    async def _report(self, report: Report) -> Attempt:
-        attempt: Attempt = await self._writer.submit(report)
-        return attempt
+    def _report(self, report: Report) -> Awaitable[Attempt]:
+        return self._writer.submit(report)
 
     async def _append(self, report: Report) -> int:
         return await self._write(lambda steps: steps.append(report))

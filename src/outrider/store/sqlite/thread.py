@@ -16,7 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+from msgspec import Struct
 
 from outrider.core.errors import OutriderError, StoreUnavailable
 from outrider.store.usable import Usable
@@ -54,7 +56,7 @@ class TornCall(Exception):
     """A call wrote and then failed; its writes must not be committed with its neighbours'."""
 
 
-class _Asked(NamedTuple):
+class _Asked(Struct):
     call: Any
     future: asyncio.Future[Any]
     orphaned: Callable[[Any], None] | None
@@ -77,7 +79,7 @@ class SqliteThread:
     ) -> None:
         self._open_desk = open_desk
         self._begin = begin
-        self._quick = quick
+        self._quick = frozenset(quick)
         self._desk: Desk
         self._n_in_thread = 0
         self._busy_seconds = busy_seconds
@@ -126,7 +128,7 @@ class SqliteThread:
 
     def _may_stay(self, asked: list[_Asked]) -> bool:
         is_small = self._n_in_thread == 0 and len(asked) <= QUICK_BATCH
-        return is_small and all(isinstance(one.call, self._quick) for one in asked)
+        return is_small and self._quick.issuperset([type(one.call) for one in asked])
 
     def _carried_out_here(self, asked: list[_Asked]) -> bool:
         """Carry out a batch on the event loop, unless that takes waiting or goes wrong: then the thread shall try."""

@@ -68,17 +68,17 @@ SELECT lane FROM lanes WHERE lane IS NOT NULL
 
 -- name: heads_of_all
 -- The next rollouts of all lanes. Rows are locked one by one until there are enough, so none is locked in vain.
-SELECT r.seq, r.priority FROM rollouts r WHERE r.expires_at IS NULL AND r.finish_seq IS NULL
+SELECT r.seq FROM rollouts r WHERE r.expires_at IS NULL AND r.finish_seq IS NULL
 ORDER BY r.priority DESC, r.seq LIMIT $1 FOR UPDATE SKIP LOCKED
 
 -- name: heads_of_lane
 -- The next rollouts of one lane.
-SELECT r.seq, r.priority FROM rollouts r WHERE r.lane = $7
+SELECT r.seq FROM rollouts r WHERE r.lane = $7
 ORDER BY r.priority DESC, r.seq LIMIT $1 FOR UPDATE SKIP LOCKED
 
 -- name: heads_of_lanes
 -- The next rollouts of some lanes: the best few candidates unlocked, then the first of them that nobody holds.
-SELECT r.seq, r.priority FROM ({candidates}) c JOIN rollouts r ON r.seq = c.seq WHERE coalesce(r.lane, '') <> ''
+SELECT r.seq FROM ({candidates}) c JOIN rollouts r ON r.seq = c.seq WHERE coalesce(r.lane, '') <> ''
 ORDER BY c.priority DESC, c.seq LIMIT $1 FOR UPDATE OF r SKIP LOCKED
 
 -- name: candidates
@@ -91,12 +91,16 @@ SELECT h.seq, h.priority FROM unnest($7::text[]) AS l (lane) CROSS JOIN LATERAL 
 -- How many rollouts wait in some lanes, counted no further than asked.
 SELECT count(*) FROM (SELECT FROM rollouts WHERE lane = ANY($1::text[]) LIMIT $2) w
 
+-- name: attempt_id
+-- The id of the next attempt of a rollout: where the rollout stands, which attempt it is, and a token.
+'at-' || to_hex(r.seq) || '-' || (r.n_attempts + 1) || '-' || $2::text
+
 -- name: claim
--- The heads leave their lanes and get an attempt with a lease, each the attempt id and worker of its place.
+-- The heads leave their lanes and get an attempt with a lease, each the worker of its place.
 WITH heads AS MATERIALIZED ({heads}),
-numbered AS (SELECT h.seq, row_number() OVER (ORDER BY h.priority DESC, h.seq) AS place FROM heads h)
+numbered AS (SELECT h.seq, row_number() OVER () AS place FROM heads h)
 UPDATE rollouts r SET status = 'preparing', lane = NULL, failure = NULL, n_attempts = r.n_attempts + 1, n_events = 0,
-    attempt_id = ($2::text[])[n.place], worker_id = ($3::text[])[n.place], request_id = $4,
+    attempt_id = {attempt_id}, worker_id = ($3::text[])[n.place], request_id = $4,
     request_place = $5::integer + n.place, started_at = $6, heartbeat_at = $6, expires_at = $6 + r.lease_seconds
 FROM numbered n WHERE r.seq = n.seq
 RETURNING {claimed}
@@ -107,7 +111,7 @@ SELECT {claimed} FROM rollouts r WHERE r.request_id = $1 AND r.request_place > $
 
 -- name: claim_one
 -- A rollout that was just made is claimed past the queue.
-UPDATE rollouts r SET status = 'preparing', lane = NULL, n_attempts = 1, attempt_id = $2, worker_id = $3,
+UPDATE rollouts r SET status = 'preparing', lane = NULL, n_attempts = 1, attempt_id = {attempt_id}, worker_id = $3,
     started_at = $4, heartbeat_at = $4, expires_at = $4 + r.lease_seconds
 WHERE r.rollout_id = $1 RETURNING {claimed}
 
@@ -124,8 +128,8 @@ SELECT {current} FROM rollouts WHERE rollout_id = ANY($1::text[])
 SELECT {current} FROM rollouts WHERE rollout_id = ANY($1::text[]) ORDER BY seq FOR UPDATE
 
 -- name: lock_held
--- The leases of one worker, locked.
-SELECT {current} FROM rollouts WHERE worker_id = $1 AND expires_at IS NOT NULL ORDER BY seq FOR UPDATE
+-- The leases of one worker, found among all leases and locked.
+SELECT {current} FROM rollouts WHERE worker_id = $1 AND expires_at > 0 ORDER BY seq FOR UPDATE
 
 -- name: lock_expired
 -- Live rollouts whose lease is due, the longest overdue first; those that are just being moved are left alone.
@@ -152,51 +156,66 @@ FROM locked l WHERE r.seq = l.seq
 RETURNING r.seq, r.status, r.worker_id, r.heartbeat_at, r.expires_at, l.first, greatest(r.n_events, l.first + l.n_new)
 
 -- name: set_ended
--- Attempts have ended and their rollouts move on: with a lane they wait there again, in their old place; without one
--- they get the next places in the feed, in the order given. Only rows that are as they were read are moved. All rows
--- are locked, in the order of seq, before the feed is.
+-- Rollouts have ended, and get the next places in the feed in the order given. Only rows that are as they were read are
+-- moved; all of them are locked, in the order given, before the feed is. What a column does not say of a row is what is
+-- common: the attempt was live, has succeeded, and was reported by the worker that claimed it.
 WITH locked AS MATERIALIZED (
-    SELECT t.*, r.worker_id AS holder
-    FROM unnest($1::bigint[], $2::integer[], $3::boolean[], $4::text[], $5::text[], $6::integer[], $7::bytea[],
-        $8::double precision[], $9::text[], $10::text[], $11::bigint[]) WITH ORDINALITY
-        AS t (seq, n_attempts, was_live, status, attempt_status, n_failures, failure, reward, worker_id, lane,
-            first_index, place)
+    SELECT t.seq, t.place::integer
+    FROM unnest($1::bigint[], $2::integer[], $3::boolean[]) WITH ORDINALITY AS t (seq, n_attempts, was_live, place)
     JOIN rollouts r ON r.seq = t.seq
-    WHERE r.n_attempts = t.n_attempts AND (r.expires_at IS NOT NULL) = t.was_live AND r.finish_seq IS NULL
-    ORDER BY r.seq FOR UPDATE OF r
+    WHERE r.n_attempts = t.n_attempts AND (r.expires_at IS NOT NULL) = coalesce(t.was_live, TRUE)
+        AND r.finish_seq IS NULL
+    ORDER BY t.place FOR UPDATE OF r
 ), feed_end AS (
-    UPDATE feed SET last = last + (SELECT count(*) FROM locked WHERE lane IS NULL)
-    WHERE EXISTS (SELECT FROM locked WHERE lane IS NULL) RETURNING last
+    UPDATE feed SET last = last + (SELECT count(*) FROM locked) WHERE EXISTS (SELECT FROM locked) RETURNING last
 ), numbered AS (
-    SELECT l.*, CASE WHEN l.lane IS NULL THEN
-        (SELECT last FROM feed_end) + 1 - count(*) FILTER (WHERE l.lane IS NULL) OVER (ORDER BY l.place DESC)
-    END AS finish_seq
+    SELECT l.seq, l.place, (SELECT last FROM feed_end) - count(*) OVER () + row_number() OVER () AS finish_seq
     FROM locked l
+)
+UPDATE rollouts r SET status = coalesce(($4::text[])[n.place], 'succeeded'),
+    attempt_status = CASE WHEN r.expires_at IS NOT NULL THEN coalesce(($5::text[])[n.place], 'succeeded') END,
+    n_failures = coalesce(($6::integer[])[n.place], r.n_failures), failure = ($7::bytea[])[n.place],
+    reward = ($8::double precision[])[n.place], worker_id = coalesce(($9::text[])[n.place], r.worker_id),
+    ended_at = $10, finish_seq = n.finish_seq, lane = NULL, request_id = NULL, request_place = NULL, expires_at = NULL
+FROM numbered n WHERE r.seq = n.seq
+RETURNING r.seq, r.worker_id, r.heartbeat_at, r.n_events, (SELECT pg_notify($11, $12))
+
+-- name: set_requeued
+-- Attempts have ended and their rollouts wait again, in their old places; the same rows as above, in the same order.
+WITH locked AS MATERIALIZED (
+    SELECT t.seq, t.place::integer
+    FROM unnest($1::bigint[], $2::integer[]) WITH ORDINALITY AS t (seq, n_attempts, place)
+    JOIN rollouts r ON r.seq = t.seq
+    WHERE r.n_attempts = t.n_attempts AND coalesce(r.expires_at, 0) > 0
+    ORDER BY t.place FOR UPDATE OF r
 ), moved AS (
-    UPDATE rollouts r SET status = n.status, n_failures = n.n_failures, failure = n.failure, lane = n.lane,
-        request_id = NULL, request_place = NULL, expires_at = NULL, finish_seq = n.finish_seq,
-        reward = CASE WHEN n.lane IS NULL THEN n.reward ELSE r.reward END,
-        worker_id = CASE WHEN n.lane IS NULL THEN coalesce(n.worker_id, n.holder) ELSE n.holder END,
-        ended_at = CASE WHEN n.lane IS NULL THEN $12::double precision END
-    FROM numbered n WHERE r.seq = n.seq
-    RETURNING r.seq, r.n_attempts, r.attempt_id, coalesce(n.worker_id, n.holder) AS worker_id, n.attempt_status,
-        r.started_at, r.heartbeat_at, n.reward, n.failure, n.was_live, coalesce(n.first_index, r.n_events) AS next_event
+    UPDATE rollouts r SET status = 'requeuing', n_failures = ($3::integer[])[l.place], failure = ($4::bytea[])[l.place],
+        lane = ($5::text[])[l.place], request_id = NULL, request_place = NULL, expires_at = NULL
+    FROM locked l WHERE r.seq = l.seq
+    RETURNING l.place, r.seq, r.n_attempts, r.attempt_id, coalesce(($6::text[])[l.place], r.worker_id) AS worker_id,
+        r.started_at, r.heartbeat_at, r.failure, r.n_events
 ), ended AS (
     INSERT INTO attempts (seq, sequence_id, attempt_id, worker_id, status, started_at, heartbeat_at, ended_at, reward,
         failure)
-    SELECT m.seq, m.n_attempts, m.attempt_id, m.worker_id, m.attempt_status, m.started_at, m.heartbeat_at, $12,
-        m.reward, m.failure
-    FROM moved m WHERE m.was_live
+    SELECT m.seq, m.n_attempts, m.attempt_id, m.worker_id, ($7::text[])[m.place], m.started_at, m.heartbeat_at, $9,
+        ($8::double precision[])[m.place], m.failure
+    FROM moved m
 )
-SELECT m.seq, m.worker_id, m.heartbeat_at, m.next_event, (SELECT pg_notify($13, $14)) FROM moved m
+SELECT m.seq, m.worker_id, m.heartbeat_at, m.n_events, (SELECT pg_notify($10, $11)) FROM moved m
 
 -- name: attempts_by_id
--- Attempts that have ended, by their ids.
+-- Attempts that have ended, by their ids; that of a rollout's last one is looked for at the places given.
 SELECT r.rollout_id, {attempt} FROM attempts a JOIN rollouts r ON r.seq = a.seq WHERE a.attempt_id = ANY($1::text[])
+UNION ALL
+SELECT r.rollout_id, {last_attempt} FROM rollouts r
+WHERE r.seq = ANY($2::bigint[]) AND r.attempt_id = ANY($1::text[]) AND r.attempt_status IS NOT NULL
 
 -- name: attempts
 -- The ended attempts of a rollout, in order.
-SELECT {attempt} FROM attempts a WHERE a.seq = $1 ORDER BY a.sequence_id
+SELECT {attempt} FROM attempts a WHERE a.seq = $1
+UNION ALL
+SELECT {last_attempt} FROM rollouts r WHERE r.seq = $1 AND r.attempt_status IS NOT NULL
+ORDER BY 2
 
 -- name: insert_events
 -- Events; one that is already there was sent twice.
@@ -206,8 +225,8 @@ SELECT * FROM unnest($1::bigint[], $2::integer[], $3::bigint[], $4::text[], $5::
 ON CONFLICT DO NOTHING
 
 -- name: held
--- The leases of some workers.
-SELECT {current} FROM rollouts WHERE worker_id = ANY($1::text[]) AND expires_at IS NOT NULL
+-- The leases at some places.
+SELECT {current} FROM rollouts WHERE seq = ANY($1::bigint[]) AND expires_at IS NOT NULL
 
 -- name: renew
 -- Heartbeats, for the attempts that still hold their lease.
@@ -234,7 +253,7 @@ SELECT worker_id, first_seen_at, last_seen_at FROM workers ORDER BY first_seen_a
 
 -- name: leases
 -- Who holds what.
-SELECT worker_id, attempt_id FROM rollouts WHERE expires_at IS NOT NULL
+SELECT worker_id, attempt_id FROM rollouts WHERE expires_at > 0
 
 -- name: feed
 -- Ended rollouts in the order they ended.

@@ -1,7 +1,7 @@
 -- name: insert_rollout
 -- A new rollout goes to the end of its lane; an id that is taken inserts nothing.
-INSERT INTO rollouts (rollout_id, status, mode, tag, seed, group_id, priority, config, enqueued_at, lane)
-VALUES (?, 'queuing', ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO rollouts (rollout_id, status, mode, tag, seed, group_id, priority, config, enqueued_at, lane, room)
+VALUES (?, 'queuing', ?, ?, ?, ?, ?, ?, ?, ?, zeroblob(56))
 ON CONFLICT (rollout_id) DO NOTHING
 
 -- name: insert_input
@@ -19,23 +19,28 @@ WITH RECURSIVE lanes (lane) AS (
 SELECT lane FROM lanes WHERE lane IS NOT NULL
 
 -- name: lane_head
--- The next rollouts of one lane.
-SELECT r.seq, {rollout} FROM rollouts r JOIN inputs i ON i.seq = r.seq
+-- The next rollouts of one lane, with what a claim must know of them.
+SELECT {given}, r.seq, r.n_attempts FROM rollouts r JOIN inputs i ON i.seq = r.seq
 WHERE r.lane = ? ORDER BY r.priority DESC, r.seq LIMIT ?
 
 -- name: rollout
--- One rollout with its place.
-SELECT r.seq, {rollout} FROM rollouts r JOIN inputs i ON i.seq = r.seq WHERE r.rollout_id = ?
+-- One rollout.
+SELECT {rollout} FROM rollouts r JOIN inputs i ON i.seq = r.seq WHERE r.rollout_id = ?
+
+-- name: waiting
+-- The same, with what a claim must know of it.
+SELECT {given}, r.seq, r.n_attempts FROM rollouts r JOIN inputs i ON i.seq = r.seq WHERE r.rollout_id = ?
 
 -- name: claimed_by_request
 -- What a claim that is being repeated has claimed and still holds.
-SELECT {rollout} FROM rollouts r JOIN inputs i ON i.seq = r.seq
+SELECT {given} FROM rollouts r JOIN inputs i ON i.seq = r.seq
 WHERE r.request_id = ? ORDER BY r.priority DESC, r.seq
 
 -- name: claim
--- The rollout leaves its lane and gets an attempt with a lease.
-UPDATE rollouts SET status = 'preparing', lane = NULL, failure = NULL, n_attempts = n_attempts + 1, attempt_id = ?,
-    worker_id = ?, request_id = ?, started_at = ?, heartbeat_at = ?, expires_at = ?
+-- The rollout leaves its lane and gets an attempt with a lease. Here and below an empty text stands for NULL where that
+-- is the common case: the driver takes a text as it is, but looks for a way to adapt a None.
+UPDATE rollouts SET status = 'preparing', lane = NULL, room = NULL, failure = NULL, n_attempts = n_attempts + 1,
+    attempt_id = ?, worker_id = ?, request_id = nullif(?, ''), started_at = ?, heartbeat_at = ?, expires_at = ?
 WHERE seq = ?
 
 -- name: current
@@ -67,16 +72,15 @@ WHERE seq = ?
 
 -- name: set_ended
 -- The rollout has ended, and gets its place in the feed.
-UPDATE rollouts SET status = ?, attempt_status = ?, n_failures = ?, failure = ?, reward = ?, worker_id = ?,
-    ended_at = ?, finish_seq = ?, lane = NULL, request_id = NULL, expires_at = NULL
+UPDATE rollouts SET status = ?, attempt_status = ?, n_failures = ?, failure = nullif(?, ''), reward = nullif(?, ''),
+    worker_id = ?, ended_at = ?, finish_seq = ?, lane = NULL, request_id = NULL, expires_at = NULL
 WHERE seq = ?
 
 -- name: attempts
 -- The ended attempts of a rollout, in order.
 SELECT {attempt} FROM attempts a WHERE a.seq = ?
 UNION ALL
-SELECT attempt_id, n_attempts, worker_id, attempt_status, started_at, heartbeat_at, ended_at, reward, failure
-FROM rollouts WHERE seq = ? AND attempt_status IS NOT NULL
+SELECT {last_attempt} FROM rollouts r WHERE r.seq = ? AND r.attempt_status IS NOT NULL
 ORDER BY 2
 
 -- name: currents

@@ -1,8 +1,8 @@
 """The attempts that this process has claimed, so that reports on them need not read them first.
 
-What is remembered of an attempt can be stale but never misleading: a report is only carried out on a row that still has
-that attempt, live, and as long as it has, what decides where the rollout goes (its configuration, how often it has
-failed) does not change.
+What is remembered can be stale. Whoever goes by it either knows that nobody else has written since, or writes only to a
+row that still has that attempt, live: as long as it has, what decides where the rollout goes (its configuration, how
+often it has failed) does not change.
 """
 
 from outrider.store.rows import Current
@@ -23,6 +23,9 @@ class Held:
 
     def forget(self, attempt_id: str) -> None:
         self._currents.pop(attempt_id, None)
+
+    def clear(self) -> None:
+        self._currents.clear()
 
     def find(self, rollout_id: str, attempt_id: str) -> Current | None:
         current = self._currents.get(attempt_id)

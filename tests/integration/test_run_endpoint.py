@@ -27,8 +27,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def outrider(server: ModelServer, *arguments: str, key: str = "right") -> tuple[int, str, str]:
     """Run the command against `server`: its exit code and what it said."""
+    return await command("--base-url", server.base_url, "--model", "test-model", *arguments, key=key)
+
+
+async def command(*arguments: str, key: str = "right") -> tuple[int, str, str]:
+    """Run the command: its exit code and what it said."""
     process = await asyncio.create_subprocess_exec(
-        *OUTRIDER, "run", "--base-url", server.base_url, "--model", "test-model", *arguments,
+        *OUTRIDER, "run", *arguments,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "OPENAI_API_KEY": key},
     )  # fmt: skip
@@ -136,3 +141,17 @@ async def test_bytes_that_are_no_text_are_marked_in_the_answer_and_the_run_goes_
     (line,) = lines_of("bytes")
     assert line["status"] == "succeeded"
     assert "\ufffd" in Path("results/bytes/page.html").read_text()
+
+
+async def test_a_model_judges_the_answers_as_the_settings_say():
+    async with ModelServer("VERDICT: CORRECT") as judge:
+        judge_spec = {"model": "test-model", "base_urls": [judge.base_url]}
+        settings = {"mode": "math", "model": "builtin:solver", "limit": 2, "name": "judged", "scorer": "judge"}
+        settings["env"] = {"scorer_config": {"judge": judge_spec}}
+        Path("judged.yaml").write_text(json.dumps(settings))  # JSON is YAML too
+        code, output, errors = await command("--config", "judged.yaml")
+        assert code == 0, (output, errors)
+        assert judge.n_calls >= 2
+    for line in lines_of("judged"):
+        assert line["reward"] == 1.0
+        assert line["metrics"]["judge_prompt_tokens"] > 0

@@ -90,8 +90,10 @@ async def test_a_wrong_key_or_model_is_one_message_before_anything_starts(
     assert not Path("results").exists()
 
 
-async def test_a_key_that_is_withdrawn_stops_the_run_with_one_message_and_it_can_go_on():
-    arguments = ("--mode", "FrozenLake", "--limit", "30", "--num-rollouts", "5", "--name", "withdrawn")
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_key_that_is_withdrawn_stops_the_run_with_one_message_and_it_can_go_on(workers: str):
+    arguments = ("--mode", "FrozenLake", "--limit", "30", "--num-rollouts", "6", "--name", "withdrawn",
+                 "--workers", workers)  # fmt: skip
     async with ModelServer(await solver(0.02), key="right") as server:
         running = asyncio.ensure_future(outrider(server, *arguments))
 

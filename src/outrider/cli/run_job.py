@@ -61,6 +61,7 @@ class Job:
         self._n_retries = 0
         self._purse = Purse(Budget(), self._clock)
         self._charged = Reading()
+        self._stopped_by: str | None = None
 
     async def run(self) -> tuple[Summary, str | None]:
         """Work until all is done or something stops it; the summary, and what stopped it."""
@@ -104,23 +105,18 @@ class Job:
         await supervise(supervisor, self._follow(store, results, supervisor), self._view.line)
         while await self._collect(store, results, wait=0.0):
             continue
-        return supervisor.stopped_by
+        return supervisor.stopped_by or self._stopped_by
 
     def _launcher(self, store: Store) -> Launcher:
-        if self._config.workers == 1:
-            return task_launcher(store, _unsaid)
-        return process_launcher(self._say)
-
-    def _say(self, line: str) -> None:
-        if not line.startswith("✅"):  # a claim: the view tells ends instead
-            self._view.line(line)
+        say = self._view.line
+        return task_launcher(store, say) if self._config.workers == 1 else process_launcher(say)
 
     async def _follow(self, store: Store, results: ResultsFile, supervisor: Supervisor) -> None:
         while self.n_left:
             await self._show(store, supervisor)
             await self._collect(store, results, wait=DISPLAY_SECONDS)
-            supervisor.stopped_by = self._spent(supervisor.reading)
-            if supervisor.stopped_by is not None:
+            self._stopped_by = self._spent(supervisor.reading)
+            if self._stopped_by is not None:
                 break
         await self._show(store, supervisor)
 
@@ -169,10 +165,6 @@ class Job:
                 slowest=sorted(slowest, key=lambda item: -item[1]),
             )
         )
-
-
-def _unsaid(line: str) -> None:
-    """Workers in this process say nothing the view does not show."""
 
 
 async def _take_leases_of_the_dead(store: Store) -> None:

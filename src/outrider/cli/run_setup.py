@@ -82,9 +82,8 @@ def episode_spec(config: RunConfig, tag: str, budget: Budget) -> EpisodeSpec:
 def worker_spec(config: RunConfig, store_url: str, episodes: EpisodeSpec, tag: str) -> WorkerSpec:
     """A worker of the run; the rollouts that run at once are spread over all workers."""
     slots = math.ceil(config.num_rollouts / config.workers)
-    return WorkerSpec(
-        store_url=store_url, episodes=episodes, config=RunnerConfig(max_env_num_per_worker=slots, tags=(tag,))
-    )
+    settings = RunnerConfig(max_env_num_per_worker=slots, tags=(tag,))
+    return WorkerSpec(store_url=store_url, episodes=episodes, config=settings, tells_claims=False)
 
 
 def budget_left(config: RunConfig, used: Summary) -> Budget:

@@ -13,7 +13,7 @@ from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import AttemptError, InvalidInput, OutriderError
 from outrider.runner.kit import open_episodes
 from outrider.runner.meter import Meter
-from outrider.runner.worker import EXIT_INVALID, EXIT_STOPPED, WorkerSpec, new_runner
+from outrider.runner.worker import EXIT_INVALID, EXIT_STOPPED, REASON, WorkerSpec, new_runner
 from outrider.store import open_store
 
 READING_SECONDS = 1.0
@@ -73,11 +73,10 @@ def main() -> int:
     logging.basicConfig(level=spec.log_level, format=f"Worker-{spec.index} %(levelname)s %(message)s")
     try:
         asyncio.run(_work(spec))
-    except InvalidInput as exc:
-        sys.stderr.write(f"{exc}\n")
-        return EXIT_INVALID
     except OutriderError as exc:
-        sys.stderr.write(f"{exc}\n")
+        _say(REASON + " ".join(str(exc).splitlines()))
+        if isinstance(exc, InvalidInput):
+            return EXIT_INVALID
         return EXIT_STOPPED if isinstance(exc, AttemptError) and exc.stops_run else 1
     return 0
 

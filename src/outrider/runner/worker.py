@@ -34,6 +34,9 @@ EXIT_INVALID = 2
 EXIT_STOPPED = 3
 """The exit code of a worker that met what every other worker would meet too; the run stops."""
 
+REASON = "\x1f"
+"""A line that begins with this character is why a worker process ends; its supervisor tells it once for all of them."""
+
 LineHandler = Callable[[str], None]
 """Takes one line of text that a worker prints."""
 
@@ -47,6 +50,7 @@ class WorkerSpec:
     index: int = 0
     config: RunnerConfig = field(default_factory=RunnerConfig)
     log_level: str = "WARNING"
+    tells_claims: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +130,7 @@ class _Ears(asyncio.SubprocessProtocol):
     def __init__(self, on_line: LineHandler) -> None:
         self._on_line = on_line
         self.reading = Reading()
+        self.reason = ""
         self._unfinished = {STDOUT: b"", STDERR: b""}
         self.last_words: deque[str] = deque(maxlen=10)
         self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -137,6 +142,9 @@ class _Ears(asyncio.SubprocessProtocol):
             self._hear(fd, line.decode(errors="replace"))
 
     def _hear(self, fd: int, text: str) -> None:
+        if text.startswith(REASON):
+            self.reason = text[1:]
+            return
         if fd == STDERR:
             self.last_words.append(text)
         elif (reading := Reading.of_line(text)) is not None:
@@ -213,19 +221,24 @@ class ProcessWorker:
             return "ended"
         if code < 0:
             return f"was killed by {signal.Signals(-code).name}"
-        if code in {EXIT_INVALID, EXIT_STOPPED} and self._ears.last_words:
-            return "\n".join(self._ears.last_words)
+        if self._ears.reason:
+            return self._ears.reason
         return "\n".join([f"exited with code {code}", *self._ears.last_words])
 
 
 def new_runner(store: Store, spec: WorkerSpec, episodes: EpisodeFactory, on_line: LineHandler) -> Runner:
-    """The worker that `spec` describes; it says each claim in a line."""
+    """The worker that `spec` describes; it says each claim in a line, if it shall."""
+
+    def tell(claimed: AttemptedRollout) -> None:
+        if spec.tells_claims:
+            on_line(_claim_line(spec.index, claimed))
+
     return Runner(
         store,
         episodes=episodes,
         worker_id=worker_id_of(spec.index),
         config=spec.config,
-        on_claim=lambda claimed: on_line(_claim_line(spec.index, claimed)),
+        on_claim=tell,
     )
 
 

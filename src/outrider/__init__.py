@@ -3,7 +3,7 @@
 from outrider.agent import Context, Result, current
 from outrider.core.errors import LeaseLost, OutriderError
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, RolloutRequest
-from outrider.runner import Runner, RunnerConfig
+from outrider.runner import Runner, RunnerConfig, local_workers
 from outrider.store import Store, open_store
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "RunnerConfig",
     "Store",
     "current",
+    "local_workers",
     "open_store",
 ]

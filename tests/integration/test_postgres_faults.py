@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from leaks import no_leaks
+from outrider.core.account import Account
 from outrider.core.errors import StoreUnavailable
+from outrider.core.ledger import Grant, LedgerWrite, NewGroup
 from outrider.store import Store, open_store
 from outrider.testing import eventually
 from postgres_load import check_done_once, finish_all, ids_of, no_connections_left, note, requests, terminate_backends
@@ -172,6 +174,35 @@ async def test_cancels_starts_and_versions_whose_reply_is_lost_happen_once(torn:
     assert torn.n_torn == 3
     assert (await torn_store.put_resources({"a": 2})).version == 2
     assert (await torn_store.query_attempts(started.rollout_id)).items == (started.attempt,)
+    await check_invariants(torn_store)
+
+
+async def test_steps_of_a_ledger_whose_reply_is_lost_happen_once(torn: TornReplies, torn_store: Store):
+    torn.arm(b"COMMIT")
+    ledger = await torn_store.open_ledger("train")
+    members = tuple(requests(2, group_id="g"))
+    torn.arm(b"COMMIT")
+    group = NewGroup(group_id="g", number=0, tag="t", seed=1, size=2, members=members)
+    await torn_store.write_ledger(ledger, LedgerWrite(opened=(group,), version=1))
+    one, two = await torn_store.dequeue_many_rollouts(2, worker_id=1)
+    torn.arm(two.attempt.attempt_id.encode())
+    await torn_store.ask_to_begin([ids_of(one), ids_of(two)])
+    asks = (await torn_store.asks_after("train")).items
+    grants = tuple(Grant(group_id="g", attempt_id=ask.attempt_id, version=1) for ask in asks)
+    torn.arm(b"COMMIT")
+    await torn_store.write_ledger(ledger, LedgerWrite(granted=grants))
+    torn.arm(b"succeeded")
+    account = Account(completion_tokens=5)
+    await torn_store.update_attempt(*ids_of(one), status="succeeded", account=account)
+    await torn_store.cancel_rollouts(["r1"])
+    torn.arm(two.attempt.attempt_id.encode())
+    await torn_store.leave_account(*ids_of(two), account)
+    assert torn.n_torn == 6
+    assert [ask.rollout_id for ask in asks] == ["r0", "r1"]
+    assert await torn_store.grants([one.attempt.attempt_id]) == {one.attempt.attempt_id: 1}
+    assert (await torn_store.tally("train")).n_attempts[None] == 2
+    (stands,) = await torn_store.query_ledgers()
+    assert (stands.epoch, stands.n_opened, stands.version) == (1, 1, 1)
     await check_invariants(torn_store)
 
 

@@ -10,6 +10,7 @@ from leaks import no_leaks
 from outrider.core import wire
 from outrider.core.clock import SystemClock
 from outrider.core.errors import InvalidInput, LeaseLost, SchemaMismatch, StoreUnavailable
+from outrider.core.ledger import LedgerWrite, NewGroup
 from outrider.core.rollout import RolloutConfig, RolloutRequest
 from outrider.store import open_store
 from outrider.store.postgres.address import STEP_PLANS, masked
@@ -41,15 +42,16 @@ async def test_a_store_opened_again_has_what_it_had(postgres_url: str):
         assert (await store.query_rollouts()).items == (rollout,)
 
 
+@pytest.mark.parametrize("version", [1, 2])
 async def test_a_store_of_an_older_version_is_upgraded_with_all_that_is_in_it(
-    postgres_server: PostgresServer, postgres_url: str
+    postgres_server: PostgresServer, postgres_url: str, version: int
 ):
     schema = schema_of(postgres_url)
     row = "status, mode, priority, config, lease_seconds, enqueued_at, n_attempts, input, metadata"
     given = rf"'train', 0, '\x{wire.to_record(RolloutConfig()).hex()}', 30, 1, 1, '\xa178', '\x80'"
     postgres_server.sql(
         f"CREATE SCHEMA {schema}; SET search_path TO {schema}; CREATE TABLE schema_version (version integer NOT NULL); "
-        f"INSERT INTO schema_version VALUES (1); {migrations('postgres')[0]} "
+        f"INSERT INTO schema_version VALUES ({version}); {''.join(migrations('postgres')[:version])} "
         f"INSERT INTO rollouts (rollout_id, {row}, attempt_id, worker_id, started_at, heartbeat_at, ended_at, reward, "
         f"finish_seq) VALUES ('done', 'succeeded', {given}, 'at-old1', 'w', 2, 2, 3, 0.5, 1); "
         "UPDATE feed SET last = 1; "
@@ -66,8 +68,15 @@ async def test_a_store_of_an_older_version_is_upgraded_with_all_that_is_in_it(
             with pytest.raises(LeaseLost, match="succeeded"):
                 await store.update_attempt(rollout_id, attempt_id, status="failed")
         assert [rollout.rollout_id for rollout in (await store.finished_after()).items] == ["done", "live"]
+        ledger = await store.open_ledger("train", {"a": 1})
+        member = RolloutRequest(input="x", rollout_id="new", group_id="g")
+        group = NewGroup(group_id="g", number=0, tag="t", seed=1, size=1, members=(member,))
+        await store.write_ledger(ledger, LedgerWrite(opened=(group,)))
     async with open_store(postgres_url) as store:
         assert [attempt.attempt_id for attempt in await store.query_attempts("live")] == ["at-old2"]
+        assert [(ledger.settings, ledger.n_opened) for ledger in await store.query_ledgers()] == [({"a": 1}, 1)]
+    known = len(migrations("postgres"))
+    assert postgres_server.sql(f"SELECT version FROM {schema}.schema_version") == str(known)
 
 
 async def test_a_schema_of_another_program_is_refused(postgres_server: PostgresServer, postgres_url: str):

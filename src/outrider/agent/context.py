@@ -3,13 +3,17 @@
 Found by context variable, never by a global.
 """
 
+import asyncio
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
 
+from outrider.agent.lending import OwnPolicy, PolicyLender
+from outrider.agent.limits import TurnLimits
 from outrider.agent.recorder import Recorder
+from outrider.agent.spending import Spending
 from outrider.core.chat import Message
 from outrider.core.clock import Clock, utc
 from outrider.core.errors import AgentError, OutriderError
@@ -25,11 +29,23 @@ _current: ContextVar["Context"] = ContextVar("outrider_context")
 class Context:
     """Given to an agent beside its task; `outrider.current()` finds it from anywhere below, threads included."""
 
-    def __init__(self, rollout: AttemptedRollout, recorder: Recorder, clock: Clock) -> None:
+    def __init__(
+        self,
+        rollout: AttemptedRollout,
+        recorder: Recorder,
+        clock: Clock,
+        *,
+        limits: TurnLimits | None = None,
+        lender: PolicyLender | None = None,
+    ) -> None:
         self.rollout = rollout
         self.clock = clock
+        self.limits = limits or TurnLimits()
+        self.lender = lender or OwnPolicy()
+        self.spending = Spending()
         self._recorder = recorder
         self._stopped = threading.Event()
+        self._callers: set[asyncio.Task[Any]] = set()
         self._policy: ChatPolicy | None = None
         self._env: Environment | None = None
         self._opening: tuple[Message, ...] = ()
@@ -93,7 +109,23 @@ class Context:
         return self._stopped.is_set()
 
     def stop(self) -> None:
+        """The attempt has ended: cut off the model calls that it has left behind, and allow no more."""
         self._stopped.set()
+        for caller in self._callers:
+            if caller is not asyncio.current_task():
+                caller.cancel()
+
+    def begin_call(self) -> "asyncio.Task[Any]":
+        """A model call is about to be made: its caller, for `end_call`."""
+        if self.stopped:
+            raise AgentError("the attempt has ended; no model call is made for it any more", stage="agent")
+        caller = asyncio.current_task()
+        assert caller is not None
+        self._callers.add(caller)
+        return caller
+
+    def end_call(self, caller: "asyncio.Task[Any]") -> None:
+        self._callers.discard(caller)
 
     def log(self, message: str, **data: Any) -> None:
         """Record a line of text, with facts beside it."""

@@ -3,15 +3,19 @@
 Invariants:
 - A failure is attributed here, to the side it came from, whatever agent code it passes through afterwards.
 - What is recorded is what the other side saw: a text that no store can keep is mended before it is handed on.
+- A completion that was made is counted, whatever becomes of it; one that was cut off is not. Nothing is asked of the
+  model once the attempt has ended.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from msgspec.structs import asdict, replace
 
+from outrider.agent.context import Context
+from outrider.agent.lending import Loan
+from outrider.agent.limits import Stopwatch
 from outrider.core.chat import Message, ToolSpec
 from outrider.core.clock import Clock
 from outrider.core.errors import AgentError, AttemptError, EnvError, InvalidInput, PolicyError, boundary
@@ -20,7 +24,8 @@ from outrider.core.turn import RESET, StepRecord, Transcript, TurnRecord, to_dat
 from outrider.env import Environment, Observation, Score, Step
 from outrider.policy import ChatPolicy, Completion, Sampling
 
-Record = Callable[[EventKind, str, Mapping[str, Any]], None]
+Lend = Callable[[], Awaitable[Loan]]
+"""Lends the policy for one call."""
 
 _SEED_BITS = 0x7FFF_FFFF
 """Seeds of 31 bits are understood by every server."""
@@ -29,22 +34,19 @@ _SEED_BITS = 0x7FFF_FFFF
 class Conversation:
     """The record of one attempt, and its sums. Concurrent calls are recorded in the order in which they end."""
 
-    def __init__(self, record: Record, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
         self.reward = 0.0
-        self._record = record
+        self.stopwatch = Stopwatch(ctx.limits, ctx.clock)
         self._transcript = Transcript()
-        self._sums = dict.fromkeys(
-            ("turns", "prompt_tokens", "completion_tokens", "cached_tokens", "model_seconds", "env_seconds", "retries"),
-            0.0,
-        )
 
     @property
     def metrics(self) -> dict[str, float]:
-        return dict(self._sums)
+        return self.ctx.spending.metrics
 
     def turn(self, request: tuple[Message, ...], completion: Completion, seconds: float) -> Message:
         """Record a model call: its reply, as the record holds it."""
+        self.ctx.spending.turn(completion, seconds)
         reply = completion.message
         kept, added = self._transcript.ask(request)
         try:
@@ -53,17 +55,14 @@ class Conversation:
             reply, added = _mended(reply), tuple(map(_mended, added))
             self._write_turn(kept, added, reply, completion, seconds)
         self._transcript.extend((reply,))
-        usage, sums = completion.usage, self._sums
-        sums["turns"] += 1
-        sums["prompt_tokens"] += usage.prompt_tokens
-        sums["completion_tokens"] += usage.completion_tokens
-        sums["cached_tokens"] += usage.cached_tokens
-        sums["model_seconds"] += seconds
-        sums["retries"] += completion.n_retries
         return reply
 
     def step(self, name: str, step: Step, seconds: float) -> Observation:
         """Record a step of the environment: its observation, as the record holds it."""
+        if name == RESET:
+            self.ctx.spending.reset(seconds)
+        else:
+            self.ctx.spending.step(seconds)
         observation = step.observation
         try:
             self._write_step(name, step, observation, seconds)
@@ -71,7 +70,6 @@ class Conversation:
             observation = tuple(map(_mended, observation))
             self._write_step(name, step, observation, seconds)
         self._transcript.extend(observation)
-        self._sums["env_seconds"] += seconds
         self.reward += step.reward
         return observation
 
@@ -93,7 +91,7 @@ class Conversation:
             n_retries=completion.n_retries,
             seconds=seconds,
         )
-        self._record(EventKind.TURN, "", to_data(record))
+        self.ctx.record(EventKind.TURN, "", to_data(record))
 
     def _write_step(self, name: str, step: Step, observation: Observation, seconds: float) -> None:
         record = StepRecord(
@@ -104,7 +102,7 @@ class Conversation:
             info=step.info,
             seconds=seconds,
         )
-        self._record(EventKind.STEP, name, to_data(record))
+        self.ctx.record(EventKind.STEP, name, to_data(record))
 
 
 class RecordedPolicy(ChatPolicy):
@@ -115,9 +113,9 @@ class RecordedPolicy(ChatPolicy):
     """
 
     def __init__(
-        self, inner: ChatPolicy, conversation: Conversation, *, session: str, sampling: Sampling, seed: int | None
+        self, lend: Lend, conversation: Conversation, *, session: str, sampling: Sampling, seed: int | None
     ) -> None:
-        self._inner = inner
+        self._lend = lend
         self._conversation = conversation
         self._session = session
         self._sampling = sampling
@@ -134,17 +132,37 @@ class RecordedPolicy(ChatPolicy):
     ) -> Completion:
         request = tuple(messages)
         chosen = self._filled(sampling)
-        clock = self._conversation.clock
-        began = clock.time()
-        with _attributed(PolicyError, "policy.complete"):
-            completion = await self._inner.complete(
-                request, tools=tools, sampling=chosen, session=session or self._session
+        ctx = self._conversation.ctx
+        caller = ctx.begin_call()
+        try:
+            with _attributed(PolicyError, "policy.complete"):
+                return await self._completed(request, tools, chosen, session or self._session)
+        finally:
+            ctx.end_call(caller)
+
+    async def _completed(
+        self, request: tuple[Message, ...], tools: Sequence[ToolSpec], sampling: Sampling, session: str
+    ) -> Completion:
+        """Nothing may be waited for between the completion and its record, so that it is counted where it was made."""
+        loan = await self._lend()
+        try:
+            completion, seconds = await self._conversation.stopwatch.time(
+                "policy.complete",
+                lambda: loan.policy.complete(request, tools=tools, sampling=sampling, session=session),
             )
-            reply = self._conversation.turn(request, completion, clock.time() - began)
+            if loan.version and completion.policy_version <= 0:
+                completion = replace(completion, policy_version=loan.version)
+            reply = self._conversation.turn(request, completion, seconds)
+        finally:
+            loan.give_back()
         return completion if reply is completion.message else replace(completion, message=reply)
 
     async def check(self) -> None:
-        await self._inner.check()
+        loan = await self._lend()
+        try:
+            await loan.policy.check()
+        finally:
+            loan.give_back()
 
     async def close(self) -> None:
         """It is the worker's to close."""
@@ -165,8 +183,9 @@ class RecordedPolicy(ChatPolicy):
 class RecordedEnvironment(Environment):
     """The environment as the agent sees it: its tools and its steps. The rest of its life is the episode's."""
 
-    def __init__(self, inner: Environment, conversation: Conversation) -> None:
+    def __init__(self, inner: Environment, conversation: Conversation, clock: Clock) -> None:
         self._inner = inner
+        self._clock = clock
         self._conversation = conversation
         self.terminated = False
         self.truncated = False
@@ -182,7 +201,7 @@ class RecordedEnvironment(Environment):
 
     async def open(self, seed: int | None) -> Observation:
         """Reset it, for the episode."""
-        clock = self._conversation.clock
+        clock = self._clock
         began = clock.time()
         with _attributed(EnvError, "env.reset"):
             opening = _messages(await self._inner.reset(seed))
@@ -194,11 +213,10 @@ class RecordedEnvironment(Environment):
     async def step(self, action: Message) -> Step:
         if self.has_ended:
             raise AgentError("the episode has ended: look at the step's `terminated` and `truncated`", stage="agent")
-        clock = self._conversation.clock
-        began = clock.time()
         with _attributed(EnvError, "env.step"):
-            step = _plain(Step(*await self._inner.step(action)))
-            observation = self._conversation.step("", step, clock.time() - began)
+            answer, seconds = await self._conversation.stopwatch.time("env.step", lambda: self._inner.step(action))
+            step = _plain(Step(*answer))
+            observation = self._conversation.step("", step, seconds)
         self.terminated, self.truncated = step.terminated, step.truncated
         return step._replace(observation=observation)
 

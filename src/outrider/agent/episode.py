@@ -2,27 +2,37 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import msgspec
 
 from outrider.agent.context import Context
 from outrider.agent.conversation import Conversation, RecordedEnvironment, RecordedPolicy
 from outrider.agent.function import call_agent, check_signature
+from outrider.agent.lending import Reopening
 from outrider.agent.mcp import McpEnvironment, McpTools
 from outrider.agent.protocol import AgentFunction, Episode, Result, StopReason
 from outrider.core.chat import assistant
 from outrider.core.errors import AgentError, AttemptError, ContextOverflow, EnvError, ScoreError, boundary
+from outrider.core.ledger import PIN_KEY, SAMPLING_KEY
 from outrider.env import Environment, Environments
 from outrider.policy import ChatPolicy, Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeKit:
-    """What the episodes of one worker are made of. The environment is the one of the rollout's tag."""
+    """What the episodes of one worker are made of. The environment is the one of the rollout's tag.
+
+    Without a `reopening`, the `policy` is the one for every version that a trainer publishes.
+    """
 
     policy: ChatPolicy
     environments: Mapping[str, Environments]
     agent: AgentFunction
     sampling: Sampling = field(default_factory=Sampling)
     mcp: McpTools | None = None
+    reopening: Reopening | None = None
 
     def __post_init__(self) -> None:
         check_signature(self.agent)
@@ -54,13 +64,19 @@ class EnvironmentEpisode:
             self._inner = self._environments.make(ctx.task)
         if self._kit.mcp is not None:
             self._inner = McpEnvironment(self._inner, self._kit.mcp)
-        self._conversation = Conversation(ctx.record, ctx.clock)
-        self._env = RecordedEnvironment(self._inner, self._conversation)
+        self._conversation = Conversation(ctx)
+        self._env = RecordedEnvironment(self._inner, self._conversation, ctx.clock)
         policy = RecordedPolicy(
-            self._kit.policy,
+            partial(
+                ctx.lender.lend,
+                self._kit.policy,
+                self._kit.reopening,
+                pin=_pin_of(ctx.rollout.metadata),
+                seconds=ctx.limits.turn_seconds,
+            ),
             self._conversation,
             session=ctx.identity,
-            sampling=self._kit.sampling,
+            sampling=_own_sampling(self._kit.sampling, ctx.rollout.metadata),
             seed=ctx.seed,
         )
         ctx.equip(policy, self._env, await self._env.open(ctx.seed))
@@ -110,6 +126,32 @@ class EnvironmentEpisode:
         if self._env.terminated:
             return StopReason.TERMINATED
         return StopReason.TRUNCATED if self._env.truncated else StopReason.ANSWERED
+
+
+def _pin_of(metadata: Mapping[str, Any]) -> int | None:
+    """The only version of the policy that the rollout may be run with, if it names one."""
+    pin = metadata.get(PIN_KEY)
+    if pin is not None and (type(pin) is not int or pin < 0):
+        raise AgentError(f"the rollout's {PIN_KEY} is {pin!r:.40}; give the number of a version", stage="setup")
+    return pin
+
+
+def _own_sampling(sampling: Sampling, metadata: Mapping[str, Any]) -> Sampling:
+    """The sampling with what the rollout has of its own."""
+    given = metadata.get(SAMPLING_KEY)
+    if given is None:
+        return sampling
+    if not isinstance(given, Mapping):
+        raise AgentError(f"the rollout's {SAMPLING_KEY} is {given!r:.40}; give names and values", stage="setup")
+    known = Sampling.__struct_fields__
+    if unknown := sorted(str(name) for name in given if name not in known):
+        raise AgentError(
+            f"the rollout's {SAMPLING_KEY} has no {', '.join(unknown)}; there are {', '.join(known)}", stage="setup"
+        )
+    try:
+        return msgspec.convert({**msgspec.structs.asdict(sampling), **given}, Sampling)
+    except msgspec.ValidationError as exc:
+        raise AgentError(f"the rollout's {SAMPLING_KEY}: {exc}", stage="setup") from exc
 
 
 def _result_of(answer: object) -> Result:

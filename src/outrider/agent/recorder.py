@@ -9,7 +9,10 @@ from outrider.store import Store
 
 
 class Recorder:
-    """`add` may be called from any thread; the rest belongs to the worker's event loop."""
+    """`add` may be called from any thread; the rest belongs to the worker's event loop.
+
+    `n_bytes` is the size of all that was added.
+    """
 
     def __init__(self, store: Store, rollout_id: str, attempt_id: str) -> None:
         self._store = store
@@ -19,12 +22,14 @@ class Recorder:
         self._sending = asyncio.Lock()
         self._pending: list[Event] = []
         self._n_sent = 0
+        self.n_bytes = 0
 
     def add(self, event: Event) -> None:
         """Refuses, where it is written, an event that the store could not keep."""
-        wire.encode(event.data)
+        data = wire.encode(event.data)
         with self._lock:
             self._pending.append(event)
+            self.n_bytes += len(data)
 
     @property
     def has_pending(self) -> bool:

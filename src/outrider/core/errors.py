@@ -7,8 +7,10 @@ OutriderError
 │   └── RolloutConflict     an id that already stands for another rollout
 ├── StoreError              the store could not do what was asked
 │   ├── LeaseLost           a write named an attempt that is no longer the current one
+│   ├── LedgerLost          a write named an epoch of a ledger that is over: somebody else has opened it
 │   ├── SchemaMismatch      the database was made by another version of Outrider
 │   └── StoreUnavailable    the database cannot be reached, is locked, or its disk is full
+├── BatchLate               no batch was ready at the deadline; says what it waits for
 ├── ToolRefusal             a tool tells the model what was wrong with its call
 ├── WorkersFailed           the worker processes cannot start or keep dying
 └── AttemptError            a failure inside an attempt, one class for each boundary
@@ -85,6 +87,23 @@ class LeaseLost(StoreError):
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id
         self.reason = reason
+
+
+class LedgerLost(StoreError):
+    """The ledger was opened by somebody else since. The write changed nothing."""
+
+    def __init__(self, name: str, epoch: int, current: int) -> None:
+        super().__init__(
+            f"ledger {name!r} was taken over (epoch {current}, this is {epoch}): another scheduler runs on it, "
+            "so this one must stop"
+        )
+        self.name = name
+        self.epoch = epoch
+        self.current = current
+
+
+class BatchLate(OutriderError):
+    """`get_batch` reached its deadline. Nothing is lost: ask again, or look at what the message names."""
 
 
 class SchemaMismatch(StoreError):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -13,7 +13,9 @@ from outrider.core.errors import InvalidInput
 
 S = TypeVar("S", bound=Struct)
 
-_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<field>[^`]*)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
+_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<field>[^`]*)`(?: - at `\$(?P<path>[^`]*)`)?")
+_PLACE = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
+"""One part of a path: a field, the place in a list, or some key of a mapping."""
 
 
 def settings_of(schema: type[S], values: Mapping[str, Any], place: str) -> S:
@@ -23,8 +25,10 @@ def settings_of(schema: type[S], values: Mapping[str, Any], place: str) -> S:
     except msgspec.ValidationError as exc:
         message = str(exc)
         if unknown := _UNKNOWN_FIELD.search(message):
-            known = _fields(schema, (unknown["path"] or "").split("."))
-            near = get_close_matches(unknown["field"], known, n=1)
+            field, path = unknown["field"], unknown["path"] or ""
+            known = _fields(schema, path)
+            near = get_close_matches(field, known, n=1)
+            message = message.replace(f"`${path}`", f"`${_with_keys(values, path, field)}`")
             message += f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
         raise InvalidInput(f"{place}: {message}") from exc
 
@@ -46,10 +50,35 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return {str(name).replace("-", "_"): value for name, value in values.items()}
 
 
-def _fields(schema: Any, path: list[str]) -> list[str]:
+def _fields(schema: type[Struct], path: str) -> list[str]:
     """The names of the fields of the struct at `path`."""
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(schema)}
-    inner = fields.get(path[0])
-    if isinstance(inner, type) and issubclass(inner, Struct):
-        return _fields(cast("Any", inner), path[1:] or [""])
-    return list(fields)
+    from msgspec import inspect  # noqa: PLC0415 what only a mistake needs
+
+    kinds: list[Any] = [inspect.type_info(schema)]
+    for part in _PLACE.finditer(path):
+        kinds = [inner for kind in kinds for inner in _inner(kind, part["name"])]
+    return [field.encode_name for kind in kinds for field in getattr(kind, "fields", ())]
+
+
+def _inner(kind: Any, name: str | None) -> list[Any]:
+    """The types that a part of a path leads to: the field of that name, or without a name any element."""
+    if name is not None:
+        found = [field.type for field in getattr(kind, "fields", ()) if field.encode_name == name]
+    else:
+        found = [getattr(kind, inner) for inner in ("value_type", "item_type") if hasattr(kind, inner)]
+    return [one for inner in found for one in getattr(inner, "types", (inner,))]
+
+
+def _with_keys(values: Any, path: str, field: str) -> str:
+    """The path with its keys: a message names a mapping only, and whoever wrote it has to find the entry."""
+    places = [("", values)]
+    for part in _PLACE.finditer(path):
+        places = [place for at, value in places for place in _steps(at, value, part)]
+    return next((at for at, value in places if isinstance(value, Mapping) and field in value), path)
+
+
+def _steps(at: str, value: Any, part: re.Match[str]) -> list[tuple[str, Any]]:
+    if part["index"] is not None:
+        return [(at + part[0], value[int(part["index"])])]
+    keys = list(value) if part["any"] else [part["name"]]
+    return [(f"{at}.{key}", value[key]) for key in keys]

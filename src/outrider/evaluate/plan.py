@@ -18,6 +18,7 @@ from msgspec import Struct
 from outrider.core import wire
 from outrider.core.errors import InvalidInput
 from outrider.core.rollout import SAMPLE_KEY, TASK_KEY, RolloutConfig, RolloutRequest
+from outrider.core.seeds import derived_seed
 from outrider.core.status import Mode
 from outrider.core.task import Task
 from outrider.store import Store
@@ -27,8 +28,6 @@ CHUNK = 10_000
 """Rollouts in one transaction: more would keep workers from renewing their leases."""
 
 MAX_NAME = 80
-SEED_BITS = 31
-"""Seeds fit the generators and servers that take only 32 bits with a sign."""
 
 RUN_KEY = "run"
 """Where a rollout's metadata says which run it is a part of."""
@@ -108,11 +107,6 @@ def safe_name(name: str) -> str:
     """
     plain = _UNSAFE.sub("-", name)[:MAX_NAME]
     return plain if plain == name else f"{plain}={_digest(name, 8)}"
-
-
-def derived_seed(seed: int, task_id: str, sample: int) -> int:
-    """The seed of one sample, the same in any process, from 0 up to 2**31 - 1."""
-    return int(_digest(f"{seed}\0{task_id}\0{sample}", 8), 16) >> (64 - SEED_BITS)
 
 
 async def enqueue(store: Store, plan: Plan) -> int:

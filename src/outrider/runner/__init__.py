@@ -2,5 +2,6 @@
 
 from outrider.runner.attempt import StageLimits
 from outrider.runner.runner import Runner, RunnerConfig
+from outrider.runner.workers import local_workers
 
-__all__ = ["Runner", "RunnerConfig", "StageLimits"]
+__all__ = ["Runner", "RunnerConfig", "StageLimits", "local_workers"]

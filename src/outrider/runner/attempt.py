@@ -4,7 +4,9 @@ Invariants:
 - A failure is attributed to the boundary of the stage it came from, and is recorded once, as data.
 - The attempt ends with one fenced write, which takes its last events along.
 - `close` runs whatever happened before it, shielded from cancellation and bounded.
-- An attempt that has lost its lease writes nothing more.
+- An attempt of a rollout in a ledger makes no model call before it has leave, and before the policy has reached the
+  version it has leave for. No limit runs while it waits for that.
+- An attempt that has lost its lease writes nothing more, but for its account: what it took is counted in any case.
 - A failure that every other attempt would meet too (`stops_run`) is not recorded as this rollout's: it goes back to the
   queue, and the failure is raised to the worker, which stops.
 """
@@ -18,7 +20,9 @@ from enum import StrEnum
 from typing import TypeVar
 
 from outrider.agent import Context, Episode, EpisodeFactory, Result
+from outrider.agent.limits import TurnLimits
 from outrider.agent.recorder import Recorder
+from outrider.core.account import Account
 from outrider.core.attempt import Failure
 from outrider.core.clock import Clock, sleep
 from outrider.core.errors import (
@@ -34,9 +38,11 @@ from outrider.core.errors import (
     boundary,
 )
 from outrider.core.event import EventKind
+from outrider.core.ledger import LEDGER_KEY, PIN_KEY
 from outrider.core.rollout import AttemptedRollout
 from outrider.core.status import AttemptStatus
 from outrider.core.tasks import uninterrupted
+from outrider.runner.admission import Admission
 from outrider.store import Store
 
 R = TypeVar("R")
@@ -45,6 +51,9 @@ _log = logging.getLogger(__name__)
 
 FINISH_RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses before writing an attempt's end again while the store cannot be reached."""
+
+ACCOUNT_SECONDS = 20.0
+"""How long it may take to tell what an attempt took whose lease is lost."""
 
 
 class Stage(StrEnum):
@@ -70,6 +79,7 @@ BOUNDARIES: Mapping[Stage, type[AttemptError]] = {
 class StageLimits:
     """How long each stage may take. `act` is bounded by the rollout's own `timeout_seconds`.
 
+    Within it, `turn_seconds` bounds each model call and each step of the environment, `trajectory_seconds` their sum.
     `cancel_seconds` is how long an attempt that was told to stop may take to begin its close.
     """
 
@@ -79,6 +89,15 @@ class StageLimits:
     score_seconds: float = 300.0
     close_seconds: float = 30.0
     cancel_seconds: float = 5.0
+    turn_seconds: float = math.inf
+    trajectory_seconds: float = math.inf
+
+    def __post_init__(self) -> None:
+        self.turns()
+
+    def turns(self) -> TurnLimits:
+        """Those of the single turns. Raises `InvalidInput` if one is no time at all."""
+        return TurnLimits(turn_seconds=self.turn_seconds, trajectory_seconds=self.trajectory_seconds)
 
     def of(self, stage: Stage) -> float:
         seconds: float = getattr(self, f"{stage}_seconds")
@@ -89,22 +108,35 @@ class AttemptRun:
     """One attempt from its claim to its end. `stage` tells where it stands, `ending` how it is about to end."""
 
     def __init__(
-        self, claimed: AttemptedRollout, store: Store, episodes: EpisodeFactory, *, clock: Clock, limits: StageLimits
+        self,
+        claimed: AttemptedRollout,
+        store: Store,
+        episodes: EpisodeFactory,
+        *,
+        admission: Admission,
+        clock: Clock,
+        limits: StageLimits,
     ) -> None:
         self.claimed = claimed
         self.recorder = Recorder(store, claimed.rollout_id, claimed.attempt.attempt_id)
         self.stage = Stage.BOOT
         self.ending: AttemptStatus | None = None
+        self.is_held = False
+        self._held_seconds = 0.0
+        self._metrics: Mapping[str, float] = {}
         self._said_running = False
         self._store = store
         self._episodes = episodes
         self._clock = clock
         self._limits = limits
-        self._context = Context(claimed, self.recorder, clock)
+        self._admission = admission
+        self._context = Context(claimed, self.recorder, clock, limits=limits.turns(), lender=admission.policies)
 
     async def run(self) -> AttemptStatus | None:
         """Run it and write its end; the state it ended in, or None if it had lost its lease."""
         self._context.enter()
+        if not {LEDGER_KEY, PIN_KEY}.isdisjoint(self.claimed.metadata):
+            self._admission.publications.need()
         try:
             try:
                 result = await self._result()
@@ -115,7 +147,7 @@ class AttemptRun:
                 return await self._finish(AttemptStatus.FAILED, None, Failure.of(exc))
             return await self._finish(AttemptStatus.SUCCEEDED, result.reward, None)
         except StoreError as exc:
-            self._could_not_end(exc)
+            await self._could_not_end(exc)
             return None
         finally:
             self._context.stop()
@@ -141,12 +173,57 @@ class AttemptRun:
         try:
             await self._finish(AttemptStatus.CANCELLED, None, None)
         except StoreError as exc:
-            self._could_not_end(exc)
+            await self._could_not_end(exc)
 
-    def _could_not_end(self, error: StoreError) -> None:
+    def abandon(self) -> None:
+        """It does not stop: let it at least ask nothing more of the model."""
+        self._context.stop()
+
+    async def leave_account(self, *, is_cut_off: bool = False) -> None:
+        """Tell what the attempt took, now that somebody else has ended it; nothing may keep this from its end.
+
+        `is_cut_off`: nobody has said so, its lease must have expired, or is about to; it is told until it is kept.
+        """
+        if not self._has_account:
+            return
+        try:
+            await uninterrupted(self._left_account(is_cut_off=is_cut_off))
+        except (StoreError, TimeoutError) as exc:
+            _log.error("what rollout %s took could not be told: %s", self.claimed.rollout_id, exc)
+
+    async def _left_account(self, *, is_cut_off: bool) -> None:
+        rollout_id, attempt_id = self.claimed.rollout_id, self.claimed.attempt.attempt_id
+
+        async def write() -> None:
+            await self._store.leave_account(rollout_id, attempt_id, self._account())
+            if is_cut_off:
+                kept = await self._store.query_accounts([rollout_id])
+                if all(entry.attempt_id != attempt_id for entry in kept):
+                    raise StoreUnavailable("the attempt has not ended yet")
+
+        async with asyncio.timeout(ACCOUNT_SECONDS):
+            await self._insistently(write)
+
+    async def _could_not_end(self, error: StoreError) -> None:
         """Somebody else has the rollout by now, or will have it when the lease expires."""
-        level = logging.INFO if isinstance(error, LeaseLost) else logging.ERROR
-        _log.log(level, "rollout %s could not be ended here: %s", self.claimed.rollout_id, error)
+        is_lost = isinstance(error, LeaseLost)
+        _log.log(
+            logging.INFO if is_lost else logging.ERROR,
+            "rollout %s could not be ended here: %s",
+            self.claimed.rollout_id,
+            error,
+        )
+        if is_lost:
+            await self.leave_account()
+
+    @property
+    def _has_account(self) -> bool:
+        return LEDGER_KEY in self.claimed.metadata
+
+    def _account(self) -> Account:
+        return self._context.spending.account(
+            n_bytes=self.recorder.n_bytes, held_seconds=self._held_seconds, metrics=self._metrics
+        )
 
     async def _result(self) -> Result:
         with boundary(AgentError, "agent"):
@@ -154,11 +231,26 @@ class AttemptRun:
         try:
             await self._staged(Stage.BOOT, episode.boot(self._context))
             await self._staged(Stage.SETUP, episode.setup(self._context))
+            await self._admitted()
             result = await self._staged(Stage.ACT, episode.act(self._context))
             result = await self._staged(Stage.SCORE, episode.score(self._context, result))
             return self._checked(result)
         finally:
             await self._close(episode)
+
+    async def _admitted(self) -> None:
+        """Wait until the first turn may be taken, where the rollout is one that must ask."""
+        if not self._has_account:
+            return
+        attempt = self.claimed.attempt
+        began = self._clock.time()
+        self.is_held = True
+        try:
+            version = await self._admission.gate.enter(attempt.rollout_id, attempt.attempt_id)
+            await self._admission.publications.reached(version)
+        finally:
+            self.is_held = False
+            self._held_seconds = self._clock.time() - began
 
     async def _staged(self, stage: Stage, work: Awaitable[R]) -> R:
         self.stage = stage
@@ -191,6 +283,7 @@ class AttemptRun:
                     "explanation": result.explanation,
                 }
                 self._context.record(EventKind.REWARD, "result", data)
+        self._metrics = result.metrics
         return result
 
     async def _close(self, episode: Episode) -> None:
@@ -219,6 +312,7 @@ class AttemptRun:
                 error=failure,
                 events=events,
                 first_index=first_index,
+                account=self._account() if self._has_account else None,
             )
 
         await self._insistently(write)

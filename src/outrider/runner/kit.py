@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -9,20 +10,29 @@ from msgspec import Struct
 from outrider.agent import AgentFunction, EpisodeFactory
 from outrider.agent.episode import EpisodeKit
 from outrider.agent.function import agent_of, episodes_of
+from outrider.agent.lending import Reopening
 from outrider.agent.mcp import McpServer, open_mcp_tools
+from outrider.core.errors import InvalidInput
 from outrider.core.task import Task
+from outrider.env import Environments
 from outrider.env.registry import environments_of
-from outrider.policy import Sampling
+from outrider.env.templates import templated
+from outrider.policy import ChatPolicy, Sampling
 from outrider.policy.opening import open_policy
-from outrider.policy.spec import PolicySpec
+from outrider.policy.spec import Budget, PolicySpec
 from outrider.runner.meter import Meter, MeteredPolicy
 
 
 class EnvironmentSpec(Struct, frozen=True, kw_only=True):
-    """Which environment a tag stands for: a name the registry knows, and its configuration."""
+    """Which environment a tag stands for: a name the registry knows, and its configuration.
+
+    `system_template` takes the place of its system message, `turn_template` goes around what it says each turn.
+    """
 
     name: str
     config: Mapping[str, Any] = {}
+    system_template: str | None = None
+    turn_template: str | None = None
 
 
 class EpisodeSpec(Struct, frozen=True, kw_only=True):
@@ -53,7 +63,7 @@ async def open_episodes(spec: EpisodeSpec, meter: Meter) -> AsyncIterator[Episod
         stack.push_async_callback(policy.close)
         environments = {}
         for tag, kind in spec.environments.items():
-            environments[tag] = environments_of(kind.name, kind.config)
+            environments[tag] = _environments(kind)
             stack.push_async_callback(environments[tag].close)
         mcp = None
         if spec.mcp:
@@ -65,8 +75,24 @@ async def open_episodes(spec: EpisodeSpec, meter: Meter) -> AsyncIterator[Episod
             agent=agent,
             sampling=spec.sampling,
             mcp=mcp,
+            reopening=Reopening(spec=spec.policy, open=partial(_reopened, meter=meter)),
         )
         yield kit.episodes
+
+
+def _environments(kind: EnvironmentSpec) -> Environments:
+    return templated(
+        environments_of(kind.name, kind.config),
+        system_template=kind.system_template,
+        turn_template=kind.turn_template,
+    )
+
+
+async def _reopened(spec: PolicySpec, *, meter: Meter) -> ChatPolicy:
+    """The policy where a trainer has published another model or endpoint."""
+    if spec.budget != Budget():
+        raise InvalidInput("a policy with a budget cannot be moved, since its budget would begin anew; give none")
+    return MeteredPolicy(await open_policy(spec), meter)
 
 
 def _agent(spec: EpisodeSpec) -> AgentFunction:
@@ -81,7 +107,7 @@ async def check_episodes(spec: EpisodeSpec, tasks: Sequence[Task] = ()) -> None:
         return
     _agent(spec)
     for kind in spec.environments.values():
-        environments = environments_of(kind.name, kind.config)
+        environments = _environments(kind)
         try:
             await environments.check()
             for task in tasks:

@@ -4,6 +4,7 @@ Invariants:
 - Every attempt it runs is under a lease it renews; one that is refused is cancelled at once.
 - While the store cannot be reached, an attempt goes on only as long as its lease can still be valid.
 - `stop()` claims nothing more; running attempts finish, or are handed back after `grace_seconds`.
+- An attempt that waits for leave to begin when `stop()` is called is handed back at once: it may never get it.
 - A failure that stops the run (`AttemptError.stops_run`) stops the worker in the same way; `iter` then raises it.
 """
 
@@ -23,6 +24,7 @@ from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import AttemptError, InvalidInput, LeaseLost, StoreUnavailable
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, require_positive
 from outrider.core.status import AttemptStatus, Mode
+from outrider.runner.admission import Admission
 from outrider.runner.attempt import AttemptRun, StageLimits
 from outrider.runner.claims import Claims
 from outrider.runner.env_manager import EnvManager
@@ -68,13 +70,17 @@ class RunnerConfig:
 
 @dataclass(slots=True)
 class _Running:
-    """An attempt under way, until when its lease is surely valid, and whether it was told to stop."""
+    """An attempt under way, until when its lease is surely valid, and whether it was told to stop.
+
+    `lost`: it has no lease any more; `cut_off`: as far as this worker can tell, since it cannot reach the store.
+    """
 
     attempt: AttemptRun
     task: asyncio.Task[AttemptStatus | None]
     valid_until: float
     told_to_stop: asyncio.Future[None]
     lost: bool = False
+    cut_off: bool = False
 
     @property
     def lease_seconds(self) -> float:
@@ -114,6 +120,7 @@ class Runner:
         self._config = _changed(config or RunnerConfig(), changes)
         self._clock = clock or SystemClock()
         self._on_claim = on_claim
+        self._admission = Admission.to(store, self._clock)
         self._running: dict[str, _Running] = {}
         self._interval = self._config.heartbeat_interval
         self._beat: asyncio.Future[tuple[LostLease, ...]] | None = None
@@ -158,7 +165,7 @@ class Runner:
     async def _upkeep(self) -> AsyncIterator[None]:
         """Keep leases alive, events flowing and `stop()` heard for as long as the block lasts."""
         async with asyncio.TaskGroup() as group:
-            duties = (self._keep_leases, self._report_progress, self._hand_back_when_stopped)
+            duties = (self._keep_leases, self._report_progress, self._hand_back_when_stopped, self._admission.run)
             tasks = [group.create_task(duty()) for duty in duties]
             try:
                 yield
@@ -196,7 +203,14 @@ class Runner:
         """Run one attempt to its end, whatever that is."""
         self._on_claim(claimed)
         self.n_run += 1
-        attempt = AttemptRun(claimed, self._store, self._episodes, clock=self._clock, limits=self._config.limits)
+        attempt = AttemptRun(
+            claimed,
+            self._store,
+            self._episodes,
+            admission=self._admission,
+            clock=self._clock,
+            limits=self._config.limits,
+        )
         lease = claimed.config.unresponsive_seconds
         task = asyncio.create_task(attempt.run(), name=f"attempt {claimed.attempt.attempt_id}")
         valid_until = claimed.attempt.started_at.timestamp() + lease
@@ -224,17 +238,25 @@ class Runner:
             await asyncio.wait([task], timeout=self._config.limits.cancel_seconds + self._config.limits.close_seconds)
         if not task.done():
             _log.error("rollout %s: its agent does not stop; left behind", running.attempt.claimed.rollout_id)
+            running.attempt.abandon()
             self._abandoned.add(task)
             task.add_done_callback(self._abandoned.discard)
         elif not task.cancelled():
             task.result()
             return
-        if not running.lost:
+        if running.lost:
+            await running.attempt.leave_account(is_cut_off=running.cut_off)
+        else:
             await running.attempt.hand_back()
 
     async def _hand_back_when_stopped(self) -> None:
         await self._stopping.wait()
-        await sleep(self._clock, self._config.grace_seconds)
+        until = self._clock.time() + self._config.grace_seconds
+        while (left := until - self._clock.time()) > 0:
+            for running in self._running.values():
+                if running.attempt.is_held:
+                    running.stop(lost=False)
+            await sleep(self._clock, min(left, PROGRESS_SECONDS))
         for running in self._running.values():
             running.stop(lost=False)
 
@@ -285,13 +307,10 @@ class Runner:
 
     def _lose_expired(self) -> None:
         now = self._clock.time()
-        self._lose(
-            tuple(
-                LostLease(attempt_id=attempt_id, reason="the store cannot be reached")
-                for attempt_id, running in self._running.items()
-                if running.valid_until <= now
-            )
-        )
+        expired = {name: running for name, running in self._running.items() if running.valid_until <= now}
+        for running in expired.values():
+            running.cut_off = True
+        self._lose(tuple(LostLease(attempt_id=name, reason="the store cannot be reached") for name in expired))
 
     async def _report_progress(self) -> None:
         """Now and then, for all attempts at once: most end before they have anything to tell."""

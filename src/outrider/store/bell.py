@@ -14,6 +14,9 @@ class Topic(StrEnum):
     QUEUE = "queue"
     ENDED = "ended"
     REVOKED = "revoked"
+    ASKED = "asked"
+    GRANTED = "granted"
+    PUBLISHED = "published"
 
 
 class Listener:

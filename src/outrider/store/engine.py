@@ -4,13 +4,16 @@ Each step is carried out whole or not at all, and rings the bell for what it cha
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
+from outrider.core.account import Account, AttemptAccount, Tally
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.event import RecordedEvent
+from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
+from outrider.store.ledger_steps import GroupQuery, LedgerStep
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
 
@@ -78,3 +81,43 @@ class Engine(ABC):
 
     @abstractmethod
     async def _statistics(self) -> Statistics: ...
+
+    @abstractmethod
+    async def _open_ledger(self, name: str, settings: bytes) -> Ledger:
+        """Make the ledger with these settings, or begin the next epoch of the one there is."""
+
+    @abstractmethod
+    async def _ledgers(self) -> tuple[Ledger, ...]: ...
+
+    @abstractmethod
+    async def _write_ledger(self, step: LedgerStep) -> None: ...
+
+    @abstractmethod
+    async def _query_groups(self, query: GroupQuery) -> Page[GroupEntry]: ...
+
+    @abstractmethod
+    async def _count_groups(self, ledger: str) -> Mapping[tuple[str, GroupState], int]: ...
+
+    @abstractmethod
+    async def _ask(self, asks: tuple[tuple[str, str], ...]) -> None: ...
+
+    @abstractmethod
+    async def _asks_after(self, ledger: str, cursor: int, limit: int) -> tuple[tuple[int, Ask], ...]: ...
+
+    @abstractmethod
+    async def _grants(self, attempt_ids: frozenset[str]) -> Mapping[str, int]: ...
+
+    @abstractmethod
+    async def _leave_account(self, rollout_id: str, attempt_id: str, account: Account) -> None: ...
+
+    @abstractmethod
+    async def _query_accounts(self, rollout_ids: tuple[str, ...]) -> tuple[AttemptAccount, ...]: ...
+
+    @abstractmethod
+    async def _late_accounts(self, ledger: str, limit: int) -> tuple[AttemptAccount, ...]: ...
+
+    @abstractmethod
+    async def _tally(self, ledger: str) -> Tally: ...
+
+    @abstractmethod
+    async def _query_progress(self, ledger: str) -> tuple[MemberProgress, ...]: ...

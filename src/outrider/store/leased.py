@@ -6,13 +6,14 @@ An engine brings the atomic steps; see `outrider.store.engine`.
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
 
 from outrider.core import wire
+from outrider.core.account import Account
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock, sleep
 from outrider.core.errors import Boundary, InvalidInput, StoreError, UnknownId
@@ -22,13 +23,14 @@ from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, Roll
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store.bell import Bell, Topic
-from outrider.store.engine import Engine
+from outrider.store.ledgers import LedgerMethods
 from outrider.store.protocol import Finished, Resources, SortKey, Statistics
 from outrider.store.steps import (
     EventQuery,
     RolloutQuery,
     check_feed,
     check_id,
+    check_integer,
     check_window,
     checked_ids,
     claim_of,
@@ -49,13 +51,12 @@ SWEEP_SECONDS = 0.5
 FEED_PAGE = 1000
 
 
-class LeasedStore(Engine):
+class LeasedStore(LedgerMethods):
     """A store; see `outrider.store.protocol` for what its public methods promise."""
 
     def __init__(self, url: str, clock: Clock, bell: Bell) -> None:
+        super().__init__(clock, bell)
         self._url = url
-        self._clock = clock
-        self._bell = bell
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
@@ -162,6 +163,7 @@ class LeasedStore(Engine):
         error: Failure | None = None,
         events: Sequence[Event] = (),
         first_index: int | None = None,
+        account: Account | None = None,
     ) -> Attempt:
         return await self._report(
             new_report(
@@ -173,6 +175,7 @@ class LeasedStore(Engine):
                 error=error,
                 events=events,
                 first_index=first_index,
+                account=account,
             )
         )
 
@@ -296,8 +299,15 @@ class LeasedStore(Engine):
             raise InvalidInput(f"resources must be a mapping of names to values, not {type(resources).__name__}")
         return await self._put_resources(wire.encode(dict(resources)))
 
-    async def get_latest_resources(self) -> Resources | None:
-        return await self._latest_resources()
+    async def get_latest_resources(self, *, after: int = 0, wait: float = 0.0) -> Resources | None:
+        check_integer("after", after, bits=64, least=0)
+
+        async def look() -> tuple[Resources, ...]:
+            latest = await self._latest_resources()
+            return () if latest is None or latest.version <= after else (latest,)
+
+        found = await self._look_until(Topic.PUBLISHED, look, wait)
+        return found[0] if found else None
 
     async def statistics(self) -> Statistics:
         cursor = await self._feed_end()
@@ -309,25 +319,6 @@ class LeasedStore(Engine):
         missing = set(rollout_ids) - {rollout.rollout_id for rollout in found}
         if missing:
             raise UnknownId("rollout", min(missing))
-        return found
-
-    async def _look_until(
-        self, topic: Topic, look: Callable[[], Awaitable[tuple[R, ...]]], wait: float
-    ) -> tuple[R, ...]:
-        """Look, and if nothing is found, watch for `wait` seconds."""
-        deadline = self._clock.time() + wait
-        found = await look()
-        if found or wait <= 0:
-            return found
-        return await self._watch(topic, look, deadline, net_seconds=self._bell.net_seconds)
-
-    async def _watch(
-        self, topic: Topic, look: Callable[[], Awaitable[tuple[R, ...]]], deadline: float, *, net_seconds: float
-    ) -> tuple[R, ...]:
-        """Look, and look again after every ring, until something is found or the deadline has passed."""
-        with self._bell.listening(topic) as listener:
-            while not (found := await look()) and (remaining := deadline - self._clock.time()) > 0:
-                await listener.wait(min(remaining, net_seconds))
         return found
 
     async def _sweep(self) -> None:

@@ -7,6 +7,8 @@ Invariants, the same for every engine:
 - Final states are final.
 - Expiry and time-outs are enforced by every process that has the store open, whether or not anyone calls it.
 - Waiting calls wake on events, within milliseconds, also when the event comes from another process.
+
+Those of the ledger of groups stand in `outrider.core.ledger`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,8 +17,10 @@ from typing import Any, Literal, Protocol, Self
 
 from msgspec import Struct
 
+from outrider.core.account import Account, AttemptAccount, Tally
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.event import Event, EventKind, RecordedEvent
+from outrider.core.ledger import Asks, GroupEntry, GroupState, Ledger, LedgerWrite, MemberProgress
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, RolloutRequest
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
@@ -117,9 +121,11 @@ class Store(Protocol):
         error: Failure | None = None,
         events: Sequence[Event] = (),
         first_index: int | None = None,
+        account: Account | None = None,
     ) -> Attempt:
-        """Report on an attempt, and append its last `events` in the same step.
+        """Report on an attempt, and append its last `events` and its `account` in the same step.
 
+        An account is kept for members of a group that is in a ledger, with the report that ends the attempt.
         `running` and the ends `succeeded`, `failed`, `timeout`; `cancelled` hands the rollout back to the queue.
         """
 
@@ -194,9 +200,66 @@ class Store(Protocol):
 
     async def put_resources(self, resources: Mapping[str, Any]) -> Resources: ...
 
-    async def get_latest_resources(self) -> Resources | None: ...
+    async def get_latest_resources(self, *, after: int = 0, wait: float = 0.0) -> Resources | None:
+        """The newest, if its version is above `after`; waits up to `wait` seconds for one that is."""
 
     async def statistics(self) -> Statistics: ...
+
+    async def open_ledger(self, name: str, settings: Mapping[str, Any] | None = None) -> Ledger:
+        """Make the ledger, or take it over from whoever had it. `settings` are kept when it is made."""
+
+    async def query_ledgers(self) -> tuple[Ledger, ...]:
+        """All ledgers, as they stand, by name. Takes none of them over."""
+
+    async def write_ledger(self, ledger: Ledger, write: LedgerWrite) -> None:
+        """Carry out one step. Raises `LedgerLost` if the epoch is over, `InvalidInput` for a move not in the table."""
+
+    async def query_groups(
+        self,
+        ledger: str,
+        *,
+        states: Collection[GroupState | str] | None = None,
+        batch: int | None = None,
+        group_ids: Sequence[str] | None = None,
+        limit: int = -1,
+        offset: int = 0,
+    ) -> Page[GroupEntry]:
+        """Groups in the order they were opened."""
+
+    async def count_groups(self, ledger: str) -> Mapping[tuple[str, GroupState], int]:
+        """How many groups there are by tag and state."""
+
+    async def ask_to_begin(self, asks: Sequence[tuple[str, str]]) -> None:
+        """Ask for the first turns of these attempts, given as rollout and attempt id.
+
+        One that is not the current attempt of its rollout, or not of an open group in a ledger, is passed over.
+        """
+
+    async def asks_after(self, ledger: str, cursor: int = 0, *, limit: int = 1000, wait: float = 0.0) -> Asks:
+        """What is asked and not granted, after `cursor`; asks of attempts that have ended are left out."""
+
+    async def grants(self, attempt_ids: Collection[str], *, wait: float = 0.0) -> Mapping[str, int]:
+        """The versions granted to those of these attempts that may begin; waits only while there is none at all.
+
+        `attempt_ids` may be a live view, such as a dict's keys: it is read anew at every look.
+        """
+
+    async def leave_account(self, rollout_id: str, attempt_id: str, account: Account) -> None:
+        """What an attempt took that could not say so itself in time, since it was ended by somebody else.
+
+        Kept if the attempt is one of that rollout, has ended and has left none; otherwise nothing is changed.
+        """
+
+    async def query_accounts(self, rollout_ids: Sequence[str]) -> tuple[AttemptAccount, ...]:
+        """The accounts of all attempts of these rollouts, rollout by rollout, in the order of the attempts."""
+
+    async def late_accounts(self, ledger: str, *, limit: int = 1000) -> tuple[AttemptAccount, ...]:
+        """Accounts without a fate whose group is closed: they came after it was."""
+
+    async def tally(self, ledger: str) -> Tally: ...
+
+    async def query_progress(self, ledger: str) -> tuple[MemberProgress, ...]:
+        """The live members of the ledger's groups that are opened, oldest group first."""
 
     async def close(self) -> None:
         """Let go of the database. What was acknowledged stays; calls under way are carried out first."""

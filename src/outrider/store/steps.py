@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.core import wire
+from outrider.core.account import Account
 from outrider.core.attempt import Failure
 from outrider.core.errors import Boundary, InvalidInput
 from outrider.core.event import Event, EventKind
@@ -86,6 +87,7 @@ class Report(Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     events: tuple[Event, ...] = ()
     first_index: int | None = None
+    account: Account | None = None
 
 
 class RolloutQuery(Struct, frozen=True, kw_only=True):
@@ -167,6 +169,24 @@ def _config_record(config: RolloutConfig) -> bytes:
     return wire.to_record(config)
 
 
+def checked_account(account: Account) -> Account:
+    """An account that can be kept, as a copy that no caller shares."""
+    check_kind("an account", account, Account)
+    check_integer("completion_tokens of an account", account.completion_tokens, bits=64, least=0)
+    try:
+        return account_of(account_record(account))
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as exc:
+        raise InvalidInput(f"an account cannot be stored: {exc}") from exc
+
+
+def account_record(account: Account) -> bytes:
+    return wire.to_record(account)
+
+
+def account_of(record: bytes) -> Account:
+    return wire.from_record(record, Account)
+
+
 def failure_record(failure: Failure | None) -> bytes | None:
     return None if failure is None else wire.to_record(failure)
 
@@ -178,10 +198,10 @@ def failure_of(record: bytes | None) -> Failure | None:
 def new_rollout(request: RolloutRequest) -> NewRollout:
     """Check a request and encode its payloads; `InvalidInput` names the field that cannot be used."""
     check_texts(rollout_id=request.rollout_id, tag=request.tag, group_id=request.group_id)
-    _check_integer("seed", 0 if request.seed is None else request.seed, bits=64)
-    _check_integer("priority", request.priority, bits=32)
-    _check_kind("config", request.config, RolloutConfig)
-    _check_kind("metadata", request.metadata, Mapping)
+    check_integer("seed", 0 if request.seed is None else request.seed, bits=64)
+    check_integer("priority", request.priority, bits=32)
+    check_kind("config", request.config, RolloutConfig)
+    check_kind("metadata", request.metadata, Mapping)
     return NewRollout(
         rollout_id=request.rollout_id or new_id("ro"),
         request=replace(request, mode=member(Mode, request.mode)),
@@ -212,6 +232,7 @@ def new_report(
     events: Sequence[Event],
     worker_id: str | int | None = None,
     first_index: int | None = None,
+    account: Account | None = None,
 ) -> Report:
     """Check what a worker reports."""
     signal = None if status is None else REPORTED.get(member(AttemptStatus, status))
@@ -222,7 +243,9 @@ def new_report(
     if error is not None:
         _check_failure(error)
     if first_index is not None:
-        _check_integer("first_index", first_index, bits=32, least=0)
+        check_integer("first_index", first_index, bits=32, least=0)
+    if account is not None:
+        _check_ends(signal)
     return Report(
         rollout_id=rollout_id,
         attempt_id=attempt_id,
@@ -232,6 +255,7 @@ def new_report(
         failure=error,
         events=tuple(map(_checked_event, events)) if events else (),
         first_index=first_index,
+        account=None if account is None else checked_account(account),
     )
 
 
@@ -291,13 +315,13 @@ def checked_ids(field_name: str, ids: Collection[str]) -> tuple[str, ...]:
 
 
 def check_window(limit: int, offset: int) -> None:
-    _check_integer("limit (-1: all)", limit, bits=64, least=-1)
-    _check_integer("offset", offset, bits=64, least=0)
+    check_integer("limit (-1: all)", limit, bits=64, least=-1)
+    check_integer("offset", offset, bits=64, least=0)
 
 
 def check_feed(cursor: int, limit: int) -> None:
-    _check_integer("cursor", cursor, bits=64, least=0)
-    _check_integer("limit", limit, bits=64, least=1)
+    check_integer("cursor", cursor, bits=64, least=0)
+    check_integer("limit", limit, bits=64, least=1)
 
 
 def claim_of(
@@ -308,7 +332,7 @@ def claim_of(
     request_id: str | None,
 ) -> Claim:
     """Check a claim."""
-    _check_integer("limit", limit, bits=64, least=1)
+    check_integer("limit", limit, bits=64, least=1)
     if request_id is not None:
         check_id("request_id", request_id)
     return Claim(
@@ -335,8 +359,13 @@ def _finite(name: str, value: float) -> float:
     return number
 
 
+def _check_ends(signal: Signal | None) -> None:
+    if signal is None or signal is Signal.RUN:
+        raise InvalidInput("an account goes with the report that ends the attempt; give it with a final status")
+
+
 def _check_failure(error: Failure) -> None:
-    _check_kind("error", error, Failure)
+    check_kind("error", error, Failure)
     try:
         failure_of(failure_record(error))
     except (TypeError, ValueError, msgspec.MsgspecError) as exc:
@@ -344,20 +373,20 @@ def _check_failure(error: Failure) -> None:
 
 
 def _checked_event(event: Event) -> Event:
-    _check_kind("an event", event, Event)
-    _check_kind("an event's time `at`", event.at, datetime)
-    _check_kind("an event's data", event.data, Mapping)
+    check_kind("an event", event, Event)
+    check_kind("an event's time `at`", event.at, datetime)
+    check_kind("an event's data", event.data, Mapping)
     if event.name != "":
         check_text("an event's name", event.name)
     return event if isinstance(event.kind, EventKind) else replace(event, kind=member(EventKind, event.kind))
 
 
-def _check_kind(name: str, value: object, kind: type) -> None:
+def check_kind(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise InvalidInput(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
 
 
-def _check_integer(name: str, value: int, *, bits: int, least: int | None = None) -> None:
+def check_integer(name: str, value: int, *, bits: int, least: int | None = None) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidInput(f"{name} must be a whole number, not {type(value).__name__}")
     if not -(1 << bits - 1) <= value < 1 << bits - 1:

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from outrider.core.errors import InvalidInput
 from outrider.core.rollout import RolloutConfig
+from outrider.core.seeds import derived_seed
 from outrider.core.task import Task
-from outrider.evaluate.plan import Plan, check_same, derived_seed, safe_name
+from outrider.evaluate.plan import Plan, check_same, safe_name
 
 TASKS = (Task(task_id="q1", question="1 + 1?", answer="2"), Task(task_id="q 2", question="2 + 2?", answer="4"))
 PLAN = Plan(

@@ -10,7 +10,6 @@ import heapq
 import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -26,59 +25,12 @@ from outrider.core.worker import Worker
 from outrider.store import rows
 from outrider.store.bell import Topic
 from outrider.store.memory.lane import Lane
+from outrider.store.memory.row import Row
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.rows import ATTEMPT_STATUS, ROLLOUT_STATUS, WORKER_SEEN_EVERY, Current, Outcome, landing
+from outrider.store.rows import ATTEMPT_STATUS, ROLLOUT_STATUS, WORKER_SEEN_EVERY, Outcome, landing
 from outrider.store.steps import Claim, EventQuery, Lease, NewRollout, Report, RolloutQuery, config_of, failure_record
 
 R = TypeVar("R")
-
-
-@dataclass(slots=True)
-class _Row:
-    """A rollout with its attempts. `expires_at` is set while it is live, `finish_seq` once it has ended."""
-
-    seq: int
-    new: NewRollout
-    enqueued_at: float
-    status: RolloutStatus = RolloutStatus.QUEUING
-    n_attempts: int = 0
-    n_failures: int = 0
-    attempt_id: str | None = None
-    worker_id: str | None = None
-    request_id: str | None = None
-    started_at: float | None = None
-    heartbeat_at: float | None = None
-    expires_at: float | None = None
-    ended_at: float | None = None
-    finish_seq: int | None = None
-    reward: float | None = None
-    failure: bytes | None = None
-    ended_attempts: tuple[Attempt, ...] = ()
-
-    @property
-    def columns(self) -> tuple[Any, ...]:
-        """The columns of `rows.ROLLOUT`."""
-        new, request = self.new, self.new.request
-        return (
-            *(new.rollout_id, new.input, request.mode, request.tag, request.seed, request.group_id, request.priority),
-            *(new.config, new.metadata, self.enqueued_at, self.n_failures, self.status, self.ended_at, self.reward),
-            *(self.failure, self.n_attempts, self.attempt_id, self.worker_id),
-        )
-
-    @property
-    def current(self) -> Current:
-        """The columns of `rows.CURRENT`."""
-        new, request = self.new, self.new.request
-        columns: tuple[Any, ...] = (
-            *(self.seq, new.rollout_id, self.status, request.mode, request.tag, new.config, self.n_attempts),
-            *(self.n_failures, self.attempt_id, self.worker_id, self.started_at, self.heartbeat_at, self.expires_at),
-        )
-        return Current(*columns)
-
-    @property
-    def attempts(self) -> tuple[Attempt, ...]:
-        live = () if self.expires_at is None else (rows.live_attempt(self.current),)
-        return self.ended_attempts + live
 
 
 class MemorySteps:
@@ -86,15 +38,15 @@ class MemorySteps:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._rows: list[_Row] = []
-        self._by_id: dict[str, _Row] = {}
+        self._rows: list[Row] = []
+        self._by_id: dict[str, Row] = {}
         self._lanes: defaultdict[str, Lane] = defaultdict(Lane)
-        self._live: dict[int, _Row] = {}
+        self._live: dict[int, Row] = {}
         self._expiries: list[tuple[float, int, str]] = []
-        self._by_request: defaultdict[str, dict[int, _Row]] = defaultdict(dict)
+        self._by_request: defaultdict[str, dict[int, Row]] = defaultdict(dict)
         self._ended_attempts: dict[str, Attempt] = {}
         self._events: defaultdict[str, dict[int, tuple[Any, ...]]] = defaultdict(dict)
-        self._feed: list[_Row] = []
+        self._feed: list[Row] = []
         self._workers: dict[str, tuple[str, float, float]] = {}
         self._resources: list[tuple[int, bytes, float]] = []
         self.topics: set[Topic] = set()
@@ -104,8 +56,7 @@ class MemorySteps:
         known = {one.rollout_id: self._repetition(one) for one in new if one.rollout_id in self._by_id}
         for one in new:
             if one.rollout_id not in known:
-                self._lanes[one.lane].add(one.request.priority, self._insert(one, now).seq)
-                self.topics.add(Topic.QUEUE)
+                self._add(one, now)
         return tuple(known.get(one.rollout_id) or rows.fresh_rollout(one, now) for one in new)
 
     def start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
@@ -241,6 +192,7 @@ class MemorySteps:
         return tuple(rows.worker_of(worker, held[worker[0]], now) for worker in known)
 
     def put_resources(self, data: bytes) -> Resources:
+        self.topics.add(Topic.PUBLISHED)
         self._resources.append((len(self._resources) + 1, data, self._clock.time()))
         return rows.resources_of(self._resources[-1])
 
@@ -259,20 +211,24 @@ class MemorySteps:
             next_expiry_at=None if due is None else utc(due),
         )
 
-    def _row(self, rollout_id: str) -> _Row:
+    def _row(self, rollout_id: str) -> Row:
         row = self._by_id.get(rollout_id)
         if row is None:
             raise UnknownId("rollout", rollout_id)
         return row
 
-    def _held(self, worker_id: str) -> list[_Row]:
+    def _held(self, worker_id: str) -> list[Row]:
         return [row for _, row in sorted(self._live.items()) if row.worker_id == worker_id]
 
-    def _insert(self, new: NewRollout, now: float) -> _Row:
-        row = _Row(len(self._rows), new, now)
+    def _insert(self, new: NewRollout, now: float) -> Row:
+        row = Row(len(self._rows), new, now)
         self._rows.append(row)
         self._by_id[new.rollout_id] = row
         return row
+
+    def _add(self, new: NewRollout, now: float) -> None:
+        self._lanes[new.lane].add(new.request.priority, self._insert(new, now).seq)
+        self.topics.add(Topic.QUEUE)
 
     def _head_of(self, name: str) -> tuple[int, int] | None:
         """The head of a lane, which is a rollout that waits; None of a lane in which none does, which is then gone."""
@@ -295,7 +251,7 @@ class MemorySteps:
                 heapq.heappush(self._expiries, (row.expires_at, seq, attempt_id))
         return None
 
-    def _lease_until(self, row: _Row, expires_at: float) -> None:
+    def _lease_until(self, row: Row, expires_at: float) -> None:
         # A lease made longer keeps its entry, which is corrected when it comes up: heartbeats do not fill the heap.
         if row.expires_at is None or expires_at < row.expires_at:
             heapq.heappush(self._expiries, (expires_at, row.seq, row.current.attempt_id))
@@ -307,7 +263,7 @@ class MemorySteps:
             raise RolloutConflict(new.rollout_id)
         return existing
 
-    def _claim_row(self, row: _Row, claim: Claim) -> AttemptedRollout:
+    def _claim_row(self, row: Row, claim: Claim) -> AttemptedRollout:
         now = self._clock.time()
         row.status = ROLLOUT_STATUS[landing(row.status, Signal.CLAIM, row.n_failures, row.new.config).status]
         row.n_attempts += 1
@@ -321,7 +277,7 @@ class MemorySteps:
             self._by_request[claim.request_id][row.seq] = row
         return rows.attempted_of(row.columns, rows.live_attempt(row.current))
 
-    def _end(self, row: _Row, signal: Signal, outcome: Outcome, now: float) -> None:
+    def _end(self, row: Row, signal: Signal, outcome: Outcome, now: float) -> None:
         """End the attempt that holds the lease, if there is one, and move the rollout on."""
         to = landing(row.status, signal, row.n_failures, row.new.config)
         if row.expires_at is not None:
@@ -365,7 +321,7 @@ class MemorySteps:
         attempt = self._ended_attempts.get(attempt_id)
         return "no such attempt" if attempt is None else str(attempt.status)
 
-    def _insert_events(self, row: _Row, report: Report) -> int:
+    def _insert_events(self, row: Row, report: Report) -> int:
         """Append events; one that is already there was sent twice."""
         kept = self._events[report.attempt_id]
         count = max(kept, default=-1) + 1
@@ -381,7 +337,7 @@ class MemorySteps:
             self._workers[worker_id] = worker_id, first_seen_at, now
 
 
-def _wanted(row: _Row, query: RolloutQuery) -> bool:
+def _wanted(row: Row, query: RolloutQuery) -> bool:
     request = row.new.request
     return (
         (query.statuses is None or row.status in query.statuses)

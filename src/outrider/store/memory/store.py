@@ -1,17 +1,20 @@
 """The store in this process's memory: for tests and small runs that nobody resumes. What it holds ends with it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from outrider.core.account import Account, AttemptAccount, Tally
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
+from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.bell import Bell
 from outrider.store.leased import LeasedStore
-from outrider.store.memory.steps import MemorySteps
+from outrider.store.ledger_steps import GroupQuery, LedgerStep
+from outrider.store.memory.ledger import MemoryLedgers
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
 from outrider.store.usable import Usable
@@ -25,15 +28,15 @@ class MemoryStore(LeasedStore):
     def __init__(self, url: str, clock: Clock) -> None:
         super().__init__(url, clock, Bell(clock))
         self._usable = Usable()
-        self._steps = MemorySteps(clock)
+        self._steps = MemoryLedgers(clock)
 
     async def _connect(self) -> None: ...
 
     async def _disconnect(self) -> None:
         self._usable.closed = True
-        self._steps = MemorySteps(self._clock)
+        self._steps = MemoryLedgers(self._clock)
 
-    def _do(self, operation: Callable[[MemorySteps], R]) -> R:
+    def _do(self, operation: Callable[[MemoryLedgers], R]) -> R:
         self._usable.check()
         steps = self._steps
         result = operation(steps)
@@ -67,13 +70,13 @@ class MemoryStore(LeasedStore):
         return self._do(lambda steps: steps.cancel(rollout_ids))
 
     async def _expire(self) -> float | None:
-        return self._do(MemorySteps.expire)
+        return self._do(MemoryLedgers.expire)
 
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
         return self._do(lambda steps: steps.finished(cursor, limit))
 
     async def _feed_end(self) -> int:
-        return self._do(MemorySteps.feed_end)
+        return self._do(MemoryLedgers.feed_end)
 
     async def _query_rollouts(self, query: RolloutQuery) -> Page[Rollout]:
         return self._do(lambda steps: steps.rollouts(query))
@@ -82,7 +85,7 @@ class MemoryStore(LeasedStore):
         return self._do(lambda steps: steps.attempts(rollout_id))
 
     async def _query_workers(self) -> tuple[Worker, ...]:
-        return self._do(MemorySteps.workers)
+        return self._do(MemoryLedgers.workers)
 
     async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]:
         return self._do(lambda steps: steps.events(query))
@@ -91,7 +94,46 @@ class MemoryStore(LeasedStore):
         return self._do(lambda steps: steps.put_resources(data))
 
     async def _latest_resources(self) -> Resources | None:
-        return self._do(MemorySteps.latest_resources)
+        return self._do(MemoryLedgers.latest_resources)
 
     async def _statistics(self) -> Statistics:
-        return self._do(MemorySteps.statistics)
+        return self._do(MemoryLedgers.statistics)
+
+    async def _open_ledger(self, name: str, settings: bytes) -> Ledger:
+        return self._do(lambda steps: steps.open_ledger(name, settings))
+
+    async def _ledgers(self) -> tuple[Ledger, ...]:
+        return self._do(MemoryLedgers.ledgers)
+
+    async def _write_ledger(self, step: LedgerStep) -> None:
+        return self._do(lambda steps: steps.write_ledger(step))
+
+    async def _query_groups(self, query: GroupQuery) -> Page[GroupEntry]:
+        return self._do(lambda steps: steps.groups(query))
+
+    async def _count_groups(self, ledger: str) -> Mapping[tuple[str, GroupState], int]:
+        return self._do(lambda steps: steps.count_groups(ledger))
+
+    async def _ask(self, asks: tuple[tuple[str, str], ...]) -> None:
+        return self._do(lambda steps: steps.ask(asks))
+
+    async def _asks_after(self, ledger: str, cursor: int, limit: int) -> tuple[tuple[int, Ask], ...]:
+        return self._do(lambda steps: steps.asks_after(ledger, cursor, limit))
+
+    async def _grants(self, attempt_ids: frozenset[str]) -> Mapping[str, int]:
+        return self._do(lambda steps: steps.grants(attempt_ids))
+
+    async def _leave_account(self, rollout_id: str, attempt_id: str, account: Account) -> None:
+        return self._do(lambda steps: steps.leave_account(rollout_id, attempt_id, account))
+
+    async def _query_accounts(self, rollout_ids: tuple[str, ...]) -> tuple[AttemptAccount, ...]:
+        return self._do(lambda steps: steps.accounts(rollout_ids))
+
+    async def _late_accounts(self, ledger: str, limit: int) -> tuple[AttemptAccount, ...]:
+        return self._do(lambda steps: steps.late_accounts(ledger, limit))
+
+    async def _tally(self, ledger: str) -> Tally:
+        return self._do(lambda steps: steps.tally(ledger))
+
+    async def _query_progress(self, ledger: str) -> tuple[MemberProgress, ...]:
+        return self._do(lambda steps: steps.progress(ledger))

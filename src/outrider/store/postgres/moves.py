@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from outrider.core.account import Account
 from outrider.core.attempt import Attempt, Failure
 from outrider.core.lifecycle import Signal
 from outrider.core.status import Mode
@@ -14,7 +15,7 @@ from outrider.store.postgres.bell import PostgresBell
 from outrider.store.postgres.driver import Link
 from outrider.store.postgres.queries import SQL
 from outrider.store.rows import Current, Landing, Outcome
-from outrider.store.steps import failure_record, lane_of
+from outrider.store.steps import account_record, failure_record, lane_of
 
 
 class Ending(Struct, frozen=True):
@@ -25,6 +26,7 @@ class Ending(Struct, frozen=True):
     worker_id: str | None = None
     reward: float | None = None
     failure: Failure | None = None
+    account: Account | None = None
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -49,6 +51,12 @@ class Ending(Struct, frozen=True):
         lane = lane_of(Mode(current.mode), current.tag)
         outcome = (self.worker_id, to.attempt_status, self.reward)
         return current.seq, current.n_attempts, to.n_failures, failure_record(self.failure), lane, *outcome
+
+    @property
+    def account_columns(self) -> tuple[int, bytes] | tuple[None, None]:
+        """The parameters of `keep_accounts` for this row."""
+        account = self.account
+        return (None, None) if account is None else (account.completion_tokens, account_record(account))
 
 
 class Ended(Struct, frozen=True):
@@ -83,15 +91,26 @@ async def end(
     link: Link, bell: PostgresBell, endings: Endings, now: float, topics: Iterable[Topic] = ()
 ) -> dict[int, Ended]:
     """End those that still are as they were read, by seq, and notify `topics` and those that follow from the moves."""
-    final = [ending.columns for ending in endings if not ending.to.requeues]
-    again = [ending.requeued_columns for ending in endings if ending.to.requeues]
+    final = [ending for ending in endings if not ending.to.requeues]
+    again = [ending for ending in endings if ending.to.requeues]
     ended: dict[int, Ended] = {}
-    for name, table, topic in (("set_ended", final, Topic.ENDED), ("set_requeued", again, Topic.QUEUE)):
-        if table:
-            message = bell.message({*topics, topic})
-            found = await link.fetch(SQL[name], *_sparse(table), now, bell.channel, message)
-            ended |= {row[0]: Ended(row[1], row[2], row[3]) for row in found}
+    for name, several, topic in (("set_ended", final, Topic.ENDED), ("set_requeued", again, Topic.QUEUE)):
+        if several:
+            table = [ending.requeued_columns if ending.to.requeues else ending.columns for ending in several]
+            values = (*_sparse(table), now, bell.channel, bell.message({*topics, topic}))
+            statement = name
+            if any(ending.account is not None for ending in several):
+                statement += "_with_accounts"
+                values += (*_sparse([ending.account_columns for ending in several]),)
+            ended |= {row[0]: Ended(row[1], row[2], row[3]) for row in await link.fetch(SQL[statement], *values)}
     return ended
+
+
+async def leave_accounts(link: Link, accounts: Iterable[tuple[str, str, Account]]) -> None:
+    """Keep what attempts took, given with rollout and attempt id, of those that have ended and have left none."""
+    table = [(*ids, account.completion_tokens, account_record(account)) for *ids, account in accounts]
+    if table:
+        await link.execute(SQL["leave_accounts"], *map(list, zip(*table, strict=True)))
 
 
 def _sparse(table: Sequence[tuple[Any, ...]]) -> list[list[Any]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from outrider.store import rows
+from outrider.store import ledger_rows, rows
 from outrider.store.sql import queries
 
 ROLLOUT = rows.ROLLOUT.replace(" i.", " r.")
@@ -24,12 +24,21 @@ def _composed() -> Mapping[str, str]:
         last_attempt=rows.LAST_ATTEMPT,
         current=rows.CURRENT,
         claimed=CLAIMED,
+        ledger=ledger_rows.LEDGER,
+        group=ledger_rows.GROUP,
+        closed=ledger_rows.CLOSED,
+        ask=ledger_rows.ASK,
+        account=ledger_rows.ACCOUNT,
+        progress=ledger_rows.PROGRESS,
     )
     composed = dict(plain)
-    for part in ("insert_rollouts", "candidates", "attempt_id"):
+    for part in ("insert_rollouts", "candidates", "attempt_id", "places_in_feed", "end_numbered", "moved_to_queue"):
         composed = {name: sql.replace("{" + part + "}", plain[part]) for name, sql in composed.items()}
     for heads in ("all", "lane", "lanes"):
         composed[f"claim_of_{heads}"] = composed["claim"].replace("{heads}", composed[f"heads_of_{heads}"])
+    for ends, tokens, accounts in (("set_ended", "$13", "$14"), ("set_requeued", "$12", "$13")):
+        kept = plain["keep_accounts"].replace("{tokens}", tokens).replace("{accounts}", accounts)
+        composed[f"{ends}_with_accounts"] = composed[f"{ends}_with_accounts"].replace("{keep_accounts}", kept)
     return composed
 
 

@@ -24,7 +24,7 @@ from outrider.store.postgres.bell import PostgresBell
 from outrider.store.postgres.clock import DatabaseClock
 from outrider.store.postgres.driver import Link
 from outrider.store.postgres.links import Links
-from outrider.store.postgres.moves import Ending, end, landed, topics_of
+from outrider.store.postgres.moves import Ending, end, landed, leave_accounts, topics_of
 from outrider.store.postgres.queries import SQL
 from outrider.store.postgres.workers import Workers, ended_attempts
 from outrider.store.rows import Current
@@ -148,6 +148,7 @@ class Reports:
         """Reports of attempts without a lease: accepted if it is the one that ended the attempt, sent again."""
         ended = await ended_attempts(link, {report.attempt_id: current.seq for current, report in pairs})
         outcomes: Outcomes = {}
+        left = []
         for _, report in pairs:
             row = ended.get(report.attempt_id)
             if row is not None and row[0] != report.rollout_id:
@@ -156,9 +157,12 @@ class Reports:
                 attempt = rows.attempt_of(row[0], row[1:])
                 if (attempt.status, attempt.reward) == (ATTEMPT_AFTER[report.signal], report.reward):
                     outcomes[report.rollout_id] = attempt, 0
+                    if report.account is not None:
+                        left.append((report.rollout_id, report.attempt_id, report.account))
                     continue
             reason = "no such attempt" if row is None else str(row[4])
             outcomes[report.rollout_id] = LeaseLost(report.rollout_id, report.attempt_id, reason)
+        await leave_accounts(link, left)
         return outcomes
 
 
@@ -177,7 +181,8 @@ def _new_holders(pairs: Iterable[tuple[Current, Report]], outcomes: Outcomes) ->
 
 def _ending(current: Current, report: Report) -> Ending:
     assert report.signal is not None
-    return Ending(current, landed(current, report.signal), report.worker_id, report.reward, report.failure)
+    to = landed(current, report.signal)
+    return Ending(current, to, report.worker_id, report.reward, report.failure, report.account)
 
 
 async def _insert_events(link: Link, events: Iterable[tuple[Any, ...]]) -> None:

@@ -73,7 +73,7 @@ class PostgresSteps:
     async def _enqueue_alone(self, call: Sequence[NewRollout]) -> tuple[Rollout, ...] | OutriderError:
         async def step(link: Link) -> tuple[Rollout, ...]:
             now = self._clock.now()
-            known = await _insert_new(link, call, now)
+            known = await insert_new(link, call, now)
             await link.execute(SQL["notify"], self._bell.channel, self._bell.message([Topic.QUEUE]))
             return tuple(known.get(new.rollout_id) or rows.fresh_rollout(new, now) for new in call)
 
@@ -89,7 +89,7 @@ class PostgresSteps:
 
         async def step(link: Link) -> tuple[Current, AttemptedRollout]:
             now = self._clock.now()
-            if await _insert_new(link, [new], now):
+            if await insert_new(link, [new], now):
                 row = await link.fetchrow(SQL["claimed_by_id"], new.rollout_id)
             else:
                 row = await link.fetchrow(SQL["claim_one"], new.rollout_id, token_hex(4), worker_id, now)
@@ -162,12 +162,15 @@ class PostgresSteps:
             await link.execute(SQL["lock_resources"])
             row = await link.fetchrow(SQL["insert_resources"], data, self._clock.now())
             assert row is not None
+            await link.execute(SQL["notify"], self._bell.channel, self._bell.message([Topic.PUBLISHED]))
             return rows.resources_of(tuple(row))
 
-        return await self._links.transact(step)
+        resources = await self._links.transact(step)
+        self._bell.ring_here(Topic.PUBLISHED)
+        return resources
 
 
-async def _insert_new(link: Link, call: Sequence[NewRollout], now: float) -> dict[str, Rollout]:
+async def insert_new(link: Link, call: Sequence[NewRollout], now: float) -> dict[str, Rollout]:
     """Insert the rollouts whose ids are new; the others, if they are repetitions of what is there."""
     inserted: set[str] = set()
     for part in _slices(call):

@@ -5,26 +5,30 @@ What is acknowledged is committed, so it survives whatever the server survives.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from outrider.core.account import Account, AttemptAccount, Tally
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
+from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.held import Held
 from outrider.store.leased import SWEEP_SECONDS, LeasedStore
+from outrider.store.ledger_steps import GroupQuery, LedgerStep
 from outrider.store.orphans import Orphans
-from outrider.store.postgres import reads
+from outrider.store.postgres import ledger_reads, reads
 from outrider.store.postgres.address import READ_PLANS, STEP_PLANS, address_of
 from outrider.store.postgres.batcher import Batcher
 from outrider.store.postgres.bell import PostgresBell
 from outrider.store.postgres.claims import CLAIMED_AT_ONCE, Claims, claim_key
 from outrider.store.postgres.clock import DatabaseClock
 from outrider.store.postgres.driver import Link
+from outrider.store.postgres.ledgers import ASKED_AT_ONCE, PostgresLedgers
 from outrider.store.postgres.links import FIRST_PAUSE, Links
 from outrider.store.postgres.reports import Reported, Reports
 from outrider.store.postgres.schema import migrate
@@ -73,6 +77,8 @@ class PostgresStore(LeasedStore):
             subject=lambda report: report.rollout_id,
         )
         self._orphans = Orphans(self._reports.submit)
+        self._ledger_steps = PostgresLedgers(self._links, clock, bell)
+        self._asks = Batcher[tuple[tuple[str, str], ...], None](self._ledger_steps.ask, limit=ASKED_AT_ONCE, weight=len)
         self._claims = Batcher[Claim, tuple[AttemptedRollout, ...]](
             Claims(self._links, clock, self._workers, held).carry_out,
             limit=CLAIMED_AT_ONCE,
@@ -96,7 +102,7 @@ class PostgresStore(LeasedStore):
         return link
 
     async def _disconnect(self) -> None:
-        for batcher in (self._enqueues, self._claims, self._heartbeats, self._reports):
+        for batcher in (self._enqueues, self._claims, self._heartbeats, self._asks, self._reports):
             await batcher.drain()
         await self._postgres_bell.stop()
         await self._links.close()
@@ -170,3 +176,42 @@ class PostgresStore(LeasedStore):
     async def _statistics(self) -> Statistics:
         now = self._database_clock.now()
         return await self._read_links.read(lambda link: reads.statistics(link, now))
+
+    async def _open_ledger(self, name: str, settings: bytes) -> Ledger:
+        return await self._ledger_steps.open(name, settings)
+
+    async def _ledgers(self) -> tuple[Ledger, ...]:
+        return await self._read_links.run(lambda link, _: ledger_reads.ledgers(link))
+
+    async def _write_ledger(self, step: LedgerStep) -> None:
+        await self._ledger_steps.write(step)
+
+    async def _query_groups(self, query: GroupQuery) -> Page[GroupEntry]:
+        return await self._read_links.read(lambda link: ledger_reads.groups(link, query))
+
+    async def _count_groups(self, ledger: str) -> Mapping[tuple[str, GroupState], int]:
+        return await self._read_links.run(lambda link, _: ledger_reads.group_counts(link, ledger))
+
+    async def _ask(self, asks: tuple[tuple[str, str], ...]) -> None:
+        await self._submit(self._asks, asks)
+
+    async def _asks_after(self, ledger: str, cursor: int, limit: int) -> tuple[tuple[int, Ask], ...]:
+        return await self._links.run(lambda link, _: ledger_reads.asks(link, ledger, cursor, limit))
+
+    async def _grants(self, attempt_ids: frozenset[str]) -> Mapping[str, int]:
+        return await self._links.run(lambda link, _: ledger_reads.grants(link, attempt_ids))
+
+    async def _leave_account(self, rollout_id: str, attempt_id: str, account: Account) -> None:
+        await self._ledger_steps.leave_account(rollout_id, attempt_id, account)
+
+    async def _query_accounts(self, rollout_ids: tuple[str, ...]) -> tuple[AttemptAccount, ...]:
+        return await self._links.run(lambda link, _: ledger_reads.accounts(link, rollout_ids))
+
+    async def _late_accounts(self, ledger: str, limit: int) -> tuple[AttemptAccount, ...]:
+        return await self._links.run(lambda link, _: ledger_reads.late_accounts(link, ledger, limit))
+
+    async def _tally(self, ledger: str) -> Tally:
+        return await self._read_links.run(lambda link, _: ledger_reads.tally(link, ledger))
+
+    async def _query_progress(self, ledger: str) -> tuple[MemberProgress, ...]:
+        return await self._links.run(lambda link, _: ledger_reads.progress(link, ledger))

@@ -8,7 +8,7 @@ from importlib.resources import files
 @lru_cache
 def queries(database: str, **fragments: str) -> Mapping[str, str]:
     """The named queries of `database`, each `{fragment}` replaced. A query is what follows a `-- name:` line."""
-    text = files(__name__).joinpath(database, "queries.sql").read_text()
+    text = "\n".join(read for name, read in _scripts(database) if not name[:4].isdigit())
     found = {}
     for block in text.split("-- name: ")[1:]:
         name, _, body = block.partition("\n")
@@ -22,6 +22,9 @@ def queries(database: str, **fragments: str) -> Mapping[str, str]:
 @lru_cache
 def migrations(database: str) -> tuple[str, ...]:
     """The migrations of `database` in order; the n-th leads to schema n."""
+    return tuple(read for name, read in _scripts(database) if name[:4].isdigit())
+
+
+def _scripts(database: str) -> list[tuple[str, str]]:
     folder = files(__name__).joinpath(database)
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name[:4].isdigit())
-    return tuple(folder.joinpath(name).read_text() for name in names)
+    return sorted((entry.name, entry.read_text()) for entry in folder.iterdir() if entry.name.endswith(".sql"))

@@ -15,7 +15,7 @@ from outrider.core.page import Page
 from outrider.core.rollout import Rollout
 from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
-from outrider.store import rows
+from outrider.store import ledger_rows, rows
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.rows import Current
 from outrider.store.sql import queries
@@ -29,6 +29,12 @@ SQL = queries(
     attempt=rows.ATTEMPT,
     last_attempt=rows.LAST_ATTEMPT,
     current=rows.CURRENT,
+    ledger=ledger_rows.LEDGER,
+    group=ledger_rows.GROUP,
+    account=ledger_rows.ACCOUNT,
+    ask=ledger_rows.ASK,
+    progress=ledger_rows.PROGRESS,
+    closed=ledger_rows.CLOSED,
 )
 
 

@@ -10,7 +10,6 @@ tells by `data_version`, or when a transaction of its own was rolled back.
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice, repeat
 from typing import Any
@@ -29,6 +28,7 @@ from outrider.store.held import Held
 from outrider.store.protocol import Resources
 from outrider.store.rows import WORKER_SEEN_EVERY, Current, Outcome
 from outrider.store.sqlite import reads
+from outrider.store.sqlite.moves import Moves
 from outrider.store.sqlite.reads import SQL
 from outrider.store.sqlite.thread import carry_out_each
 from outrider.store.steps import Claim, Lease, NewRollout, Report, config_of, failure_record, lane_of
@@ -36,17 +36,6 @@ from outrider.store.steps import Claim, Lease, NewRollout, Report, config_of, fa
 EXPIRED_AT_ONCE = 500
 UNTIDY_CHANGES = 8_000
 """Changed rows after which the write-ahead log is emptied, at about 16 MB."""
-
-
-@dataclass(slots=True)
-class _Moves:
-    """Rows to write at the end of a step, by the statement that writes them."""
-
-    live: list[tuple[Any, ...]] = field(default_factory=list)
-    followed: list[tuple[Any, ...]] = field(default_factory=list)
-    requeued: list[tuple[Any, ...]] = field(default_factory=list)
-    ended: list[tuple[Any, ...]] = field(default_factory=list)
-    rollout_ids: set[str] = field(default_factory=set)
 
 
 class SqliteSteps:
@@ -164,7 +153,7 @@ class SqliteSteps:
     def report_all(self, reports: Sequence[Report]) -> list[Attempt | OutriderError]:
         """Fenced writes; repeating one that was carried out returns what it returned then."""
         outcomes: list[Attempt | OutriderError] = []
-        moves = _Moves()
+        moves = Moves()
         find = self._held.find
         found = reads.currents(
             self._db, {report.rollout_id for report in reports if find(report.rollout_id, report.attempt_id) is None}
@@ -172,7 +161,7 @@ class SqliteSteps:
         for report in reports:
             if report.rollout_id in moves.rollout_ids:
                 self._write(moves)
-                moves = _Moves()
+                moves = Moves()
                 found |= reads.currents(self._db, {report.rollout_id})
             current = find(report.rollout_id, report.attempt_id) or found.get(report.rollout_id)
             try:
@@ -226,6 +215,7 @@ class SqliteSteps:
         self._end_all(ends)
 
     def put_resources(self, data: bytes) -> Resources:
+        self._topics.add(Topic.PUBLISHED)
         return rows.resources_of(self._db.execute(SQL["insert_resources"], (data, self._now)).fetchone())
 
     def _insert(self, new: NewRollout, now: float) -> bool:
@@ -279,11 +269,13 @@ class SqliteSteps:
         self._db.executemany(SQL["claim"], moved)
         return claimed
 
-    def _report(self, report: Report, current: Current | None, moves: _Moves) -> Attempt:
+    def _report(self, report: Report, current: Current | None, moves: Moves) -> Attempt:
         if current is None:
             raise UnknownId("rollout", report.rollout_id)
         if not current.held_by(report.attempt_id):
-            return self._repeated(current, report)
+            repeated = self._repeated(current, report)
+            moves.keep_account(current.seq, report)
+            return repeated
         worker_id = report.worker_id or current.worker_id
         if worker_id != current.worker_id:
             self._see_worker(worker_id)
@@ -298,17 +290,18 @@ class SqliteSteps:
             return rows.live_attempt(current)
         outcome = Outcome(worker_id, report.reward, report.failure)
         self._end(current, report.signal, outcome, moves)
+        moves.keep_account(current.seq, report)
         return rows.ended_attempt(current, ATTEMPT_AFTER[report.signal], outcome, self._now)
 
     def _end_all(self, ends: Sequence[tuple[Current, Signal, Outcome]]) -> None:
         """End attempts that did not ask for it, and tell those that run them."""
-        moves = _Moves()
+        moves = Moves()
         for current, signal, outcome in ends:
             self._end(current, signal, outcome, moves)
             self._topics.add(Topic.REVOKED)
         self._write(moves)
 
-    def _end(self, current: Current, signal: Signal, outcome: Outcome, moves: _Moves) -> None:
+    def _end(self, current: Current, signal: Signal, outcome: Outcome, moves: Moves) -> None:
         """End the attempt that holds the lease, if there is one, and move the rollout on."""
         to = rows.landing(current.status, signal, current.n_failures, current.config)
         failure = failure_record(outcome.failure)
@@ -334,12 +327,13 @@ class SqliteSteps:
                 )
             )
 
-    def _write(self, moves: _Moves) -> None:
+    def _write(self, moves: Moves) -> None:
         for name, moved, topic in (
             ("set_live", moves.live, None),
             ("insert_attempt", moves.followed, None),
             ("set_requeued", moves.requeued, Topic.QUEUE),
             ("set_ended", moves.ended, Topic.ENDED),
+            ("insert_account", moves.accounts, None),
         ):
             if moved:
                 self._db.executemany(SQL[name], moved)

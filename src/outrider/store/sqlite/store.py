@@ -6,26 +6,29 @@ survive the loss of power too, for a flush to disk at every commit.
 """
 
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from outrider.core.account import Account, AttemptAccount, Tally
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
+from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.bell import Topic
 from outrider.store.leased import LeasedStore
+from outrider.store.ledger_steps import GroupQuery, LedgerStep
 from outrider.store.orphans import Orphans
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.sqlite import reads
+from outrider.store.sqlite import ledger_reads, reads
 from outrider.store.sqlite.bell import FifoBell
 from outrider.store.sqlite.file import connect
+from outrider.store.sqlite.ledger import SqliteLedgers
 from outrider.store.sqlite.reads import SqliteReads
-from outrider.store.sqlite.steps import SqliteSteps
 from outrider.store.sqlite.thread import SqliteThread
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
 
@@ -68,9 +71,9 @@ class SqliteStore(LeasedStore):
             await self._writer.stop()
             raise
 
-    def _open_writer(self) -> SqliteSteps:
+    def _open_writer(self) -> SqliteLedgers:
         connection = connect(self._path, synchronous=self._synchronous, create=self._create, migrate=True)
-        return SqliteSteps(connection, self._clock, self._ring)
+        return SqliteLedgers(connection, self._clock, self._ring)
 
     def _open_reader(self) -> SqliteReads:
         return SqliteReads(connect(self._path, synchronous=self._synchronous, create=False, migrate=False))
@@ -121,7 +124,7 @@ class SqliteStore(LeasedStore):
     async def _expire(self) -> float | None:
         next_expiry = await self._read(reads.next_expiry)
         if next_expiry is not None and next_expiry <= self._clock.time():
-            await self._write(SqliteSteps.expire)
+            await self._write(SqliteLedgers.expire)
             next_expiry = await self._read(reads.next_expiry)
         return next_expiry
 
@@ -149,7 +152,46 @@ class SqliteStore(LeasedStore):
     async def _statistics(self) -> Statistics:
         return await self._read(lambda db: reads.statistics(db, self._clock.time()))
 
-    async def _write(self, step: Callable[[SqliteSteps], R]) -> R:
+    async def _open_ledger(self, name: str, settings: bytes) -> Ledger:
+        return await self._write(lambda steps: steps.open_ledger(name, settings))
+
+    async def _write_ledger(self, step: LedgerStep) -> None:
+        await self._write(lambda steps: steps.write_ledger(step))
+
+    async def _ask(self, asks: tuple[tuple[str, str], ...]) -> None:
+        await self._write(lambda steps: steps.ask(asks))
+
+    async def _leave_account(self, rollout_id: str, attempt_id: str, account: Account) -> None:
+        await self._write(lambda steps: steps.leave_account(rollout_id, attempt_id, account))
+
+    async def _ledgers(self) -> tuple[Ledger, ...]:
+        return await self._read(ledger_reads.ledgers)
+
+    async def _query_groups(self, query: GroupQuery) -> Page[GroupEntry]:
+        return await self._read(lambda db: ledger_reads.groups(db, query))
+
+    async def _count_groups(self, ledger: str) -> Mapping[tuple[str, GroupState], int]:
+        return await self._read(lambda db: ledger_reads.count_groups(db, ledger))
+
+    async def _asks_after(self, ledger: str, cursor: int, limit: int) -> tuple[tuple[int, Ask], ...]:
+        return await self._read(lambda db: ledger_reads.asks_after(db, ledger, cursor, limit))
+
+    async def _grants(self, attempt_ids: frozenset[str]) -> Mapping[str, int]:
+        return await self._read(lambda db: ledger_reads.grants(db, attempt_ids))
+
+    async def _query_accounts(self, rollout_ids: tuple[str, ...]) -> tuple[AttemptAccount, ...]:
+        return await self._read(lambda db: ledger_reads.accounts(db, rollout_ids))
+
+    async def _late_accounts(self, ledger: str, limit: int) -> tuple[AttemptAccount, ...]:
+        return await self._read(lambda db: ledger_reads.late_accounts(db, ledger, limit))
+
+    async def _tally(self, ledger: str) -> Tally:
+        return await self._read(lambda db: ledger_reads.tally(db, ledger))
+
+    async def _query_progress(self, ledger: str) -> tuple[MemberProgress, ...]:
+        return await self._read(lambda db: ledger_reads.progress(db, ledger))
+
+    async def _write(self, step: Callable[[SqliteLedgers], R]) -> R:
         result: R = await self._writer.submit(step)
         return result
 

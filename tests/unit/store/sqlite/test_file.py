@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from leaks import no_leaks
+from ledger_moves import group
 from outrider.core import wire
 from outrider.core.errors import InvalidInput, SchemaMismatch, StoreError
+from outrider.core.ledger import LedgerWrite
 from outrider.core.rollout import RolloutConfig
 from outrider.store import open_store
 from outrider.store.sql import migrations
@@ -89,10 +91,12 @@ def test_migrating_is_done_once_and_marks_the_file_as_ours(tmp_path: Path):
         connection.close()
 
 
-async def test_a_file_of_an_older_version_is_upgraded_with_all_that_is_in_it(tmp_path: Path):
+@pytest.mark.parametrize("version", range(1, len(migrations("sqlite"))))
+async def test_a_file_of_an_older_version_is_upgraded_with_all_that_is_in_it(tmp_path: Path, version: int):
     path = tmp_path / "runs.db"
     database = sqlite3.connect(path)
-    database.executescript(migrations("sqlite")[0])
+    for step in migrations("sqlite")[:version]:
+        database.executescript(step)
     record = wire.to_record(RolloutConfig())
     for n, status in enumerate(("queuing", "succeeded")):
         database.execute(
@@ -106,7 +110,7 @@ async def test_a_file_of_an_older_version_is_upgraded_with_all_that_is_in_it(tmp
         "started_at = 2, heartbeat_at = 2, ended_at = 3, finish_seq = 1 WHERE seq = 2"
     )
     database.execute(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}")
-    database.execute("PRAGMA user_version = 1")
+    database.execute(f"PRAGMA user_version = {version}")
     database.commit()
     database.close()
     async with open_store(f"sqlite:///{path}") as store:
@@ -116,6 +120,9 @@ async def test_a_file_of_an_older_version_is_upgraded_with_all_that_is_in_it(tmp
         await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
         assert [rollout.rollout_id for rollout in (await store.finished_after()).items] == ["succeeded", "queuing"]
         assert [attempt.attempt_id for attempt in await store.query_attempts("succeeded")] == ["at-2-1-00"]
+        ledger = await store.open_ledger("train")
+        await store.write_ledger(ledger, LedgerWrite(opened=(group(0),)))
+        assert [one.rollout_id for one in await store.dequeue_many_rollouts(9, worker_id="w")] == ["g0/0", "g0/1"]
 
 
 HOLDER = """

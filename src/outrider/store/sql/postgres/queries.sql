@@ -155,11 +155,10 @@ UPDATE rollouts r SET status = coalesce(l.status, r.status), worker_id = coalesc
 FROM locked l WHERE r.seq = l.seq
 RETURNING r.seq, r.status, r.worker_id, r.heartbeat_at, r.expires_at, l.first, greatest(r.n_events, l.first + l.n_new)
 
--- name: set_ended
--- Rollouts have ended, and get the next places in the feed in the order given. Only rows that are as they were read are
--- moved; all of them are locked, in the order given, before the feed is. What a column does not say of a row is what is
--- common: the attempt was live, has succeeded, and was reported by the worker that claimed it.
-WITH locked AS MATERIALIZED (
+-- name: places_in_feed
+-- Rollouts that end get the next places in the feed in the order given. Only rows that are as they were read are taken;
+-- all of them are locked, in the order given, before the feed is.
+locked AS MATERIALIZED (
     SELECT t.seq, t.place::integer
     FROM unnest($1::bigint[], $2::integer[], $3::boolean[]) WITH ORDINALITY AS t (seq, n_attempts, was_live, place)
     JOIN rollouts r ON r.seq = t.seq
@@ -172,17 +171,34 @@ WITH locked AS MATERIALIZED (
     SELECT l.seq, l.place, (SELECT last FROM feed_end) - count(*) OVER () + row_number() OVER () AS finish_seq
     FROM locked l
 )
+
+-- name: end_numbered
+-- What a column does not say of a row is what is common: the attempt was live, has succeeded, and was reported by the
+-- worker that claimed it.
 UPDATE rollouts r SET status = coalesce(($4::text[])[n.place], 'succeeded'),
     attempt_status = CASE WHEN r.expires_at IS NOT NULL THEN coalesce(($5::text[])[n.place], 'succeeded') END,
     n_failures = coalesce(($6::integer[])[n.place], r.n_failures), failure = ($7::bytea[])[n.place],
     reward = ($8::double precision[])[n.place], worker_id = coalesce(($9::text[])[n.place], r.worker_id),
     ended_at = $10, finish_seq = n.finish_seq, lane = NULL, request_id = NULL, request_place = NULL, expires_at = NULL
 FROM numbered n WHERE r.seq = n.seq
+
+-- name: set_ended
+-- Rollouts have ended.
+WITH {places_in_feed}
+{end_numbered}
 RETURNING r.seq, r.worker_id, r.heartbeat_at, r.n_events, (SELECT pg_notify($11, $12))
 
--- name: set_requeued
+-- name: set_ended_with_accounts
+-- The same, with what their attempts took.
+WITH {places_in_feed}, moved AS (
+    {end_numbered}
+    RETURNING n.place, r.seq, r.n_attempts, r.attempt_id, r.rollout_id, r.group_id, r.worker_id, r.heartbeat_at, r.n_events
+), kept AS ({keep_accounts})
+SELECT m.seq, m.worker_id, m.heartbeat_at, m.n_events, (SELECT pg_notify($11, $12)) FROM moved m
+
+-- name: moved_to_queue
 -- Attempts have ended and their rollouts wait again, in their old places; the same rows as above, in the same order.
-WITH locked AS MATERIALIZED (
+locked AS MATERIALIZED (
     SELECT t.seq, t.place::integer
     FROM unnest($1::bigint[], $2::integer[]) WITH ORDINALITY AS t (seq, n_attempts, place)
     JOIN rollouts r ON r.seq = t.seq
@@ -192,8 +208,8 @@ WITH locked AS MATERIALIZED (
     UPDATE rollouts r SET status = 'requeuing', n_failures = ($3::integer[])[l.place], failure = ($4::bytea[])[l.place],
         lane = ($5::text[])[l.place], request_id = NULL, request_place = NULL, expires_at = NULL
     FROM locked l WHERE r.seq = l.seq
-    RETURNING l.place, r.seq, r.n_attempts, r.attempt_id, coalesce(($6::text[])[l.place], r.worker_id) AS worker_id,
-        r.started_at, r.heartbeat_at, r.failure, r.n_events
+    RETURNING l.place, r.seq, r.n_attempts, r.attempt_id, r.rollout_id, r.group_id, r.started_at, r.heartbeat_at,
+        r.failure, r.n_events, coalesce(($6::text[])[l.place], r.worker_id) AS worker_id
 ), ended AS (
     INSERT INTO attempts (seq, sequence_id, attempt_id, worker_id, status, started_at, heartbeat_at, ended_at, reward,
         failure)
@@ -201,6 +217,15 @@ WITH locked AS MATERIALIZED (
         ($8::double precision[])[m.place], m.failure
     FROM moved m
 )
+
+-- name: set_requeued
+-- Rollouts wait again.
+WITH {moved_to_queue}
+SELECT m.seq, m.worker_id, m.heartbeat_at, m.n_events, (SELECT pg_notify($10, $11)) FROM moved m
+
+-- name: set_requeued_with_accounts
+-- The same, with what their attempts took.
+WITH {moved_to_queue}, kept AS ({keep_accounts})
 SELECT m.seq, m.worker_id, m.heartbeat_at, m.n_events, (SELECT pg_notify($10, $11)) FROM moved m
 
 -- name: attempts_by_id

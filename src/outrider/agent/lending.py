@@ -1,0 +1,46 @@
+"""Which policy a model call is made with: the one a worker was given, unless a trainer has published another."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from outrider.policy import ChatPolicy
+from outrider.policy.spec import PolicySpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reopening:
+    """How the policy that `spec` describes is opened anew, for another model or endpoint."""
+
+    spec: PolicySpec
+    open: Callable[[PolicySpec], Awaitable[ChatPolicy]]
+
+
+def _keep() -> None:
+    """What is always there need not be given back."""
+
+
+class Loan(NamedTuple):
+    """A policy for one call, and the version it stands for; 0 where nobody counts them. Give it back in any case."""
+
+    policy: ChatPolicy
+    version: int = 0
+    give_back: Callable[[], None] = _keep
+
+
+class PolicyLender(Protocol):
+    """Lends a policy to each model call."""
+
+    async def lend(self, policy: ChatPolicy, reopening: Reopening | None, *, pin: int | None, seconds: float) -> Loan:
+        """Waits until a call may begin. `policy` is the worker's own.
+
+        With a `pin` it is that version and no other; `PolicyError` if it is not published within `seconds`.
+        """
+        ...
+
+
+class OwnPolicy:
+    """Lends the worker's own policy, at once."""
+
+    async def lend(self, policy: ChatPolicy, reopening: Reopening | None, *, pin: int | None, seconds: float) -> Loan:  # noqa: ARG002 nothing is published
+        return Loan(policy)

@@ -1,4 +1,4 @@
-"""The staleness rule under random events: late and lost reports, failures, drops, batches asked for twice."""
+"""The staleness rule under random events: late first turns, failures, drops, batches asked for twice."""
 
 import random
 
@@ -59,8 +59,6 @@ class System:
         elif state == "allowed" and chance < 0.7:
             self.members[group][member] = "acting"
             self.first[group, member] = self.rule.version
-            if self.rng.random() < 0.6:  # else the report is lost
-                self.rule.began(group, member, self.rule.version)
         elif state in {"allowed", "acting"} and chance > 0.97:
             self.rule.failed(group, member)
             del self.members[group][member]

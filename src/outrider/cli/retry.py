@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from outrider.cli.options import check_tag, json_option, known, opened, print_json, run, store_option, tag_option
 from outrider.core.errors import InvalidInput
+from outrider.core.ledger import LEDGER_KEY
 from outrider.core.rollout import Rollout, RolloutRequest
 from outrider.core.status import RolloutStatus
 from outrider.store import Store
@@ -24,7 +25,7 @@ def command(*, rollout_ids: tuple[str, ...], failed: bool, tag: str | None, stor
     """Run ended rollouts again, as new ones.
 
     What has ended stays as it is; the new rollout has the id of the old one with ~1, ~2, … behind it and names it in
-    its metadata as `retry_of`. Repeating the command adds nothing.
+    its metadata as `retry_of`. Repeating the command adds nothing. Members of groups are left to their scheduler.
     """
     if bool(rollout_ids) == failed:
         raise click.UsageError("name rollouts, or give --failed")
@@ -41,8 +42,14 @@ async def _retry(store_url: str, rollout_ids: tuple[str, ...], tag: str | None) 
         if rollout_ids:
             chosen = await known(store, rollout_ids)
         else:
-            chosen = (await store.query_rollouts(status=RolloutStatus.FAILED, tag=tag)).items
+            failed = await store.query_rollouts(status=RolloutStatus.FAILED, tag=tag)
+            chosen = tuple(rollout for rollout in failed if LEDGER_KEY not in rollout.metadata)
         for rollout in chosen:
+            if ledger := rollout.metadata.get(LEDGER_KEY):
+                raise InvalidInput(
+                    f"{rollout.rollout_id} belongs to a group of ledger {ledger!r}, whose scheduler decides what is "
+                    "run again"
+                )
             if not rollout.status.is_final:
                 raise InvalidInput(f"{rollout.rollout_id} is {rollout.status}; only an ended rollout can be retried")
         return await store.enqueue_many_rollouts(await _new_ones(store, chosen))

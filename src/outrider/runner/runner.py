@@ -298,7 +298,8 @@ class Runner:
             if running is None or running.attempt.ending == lease.reason:
                 continue  # it is its own end, just written, that took the lease
             if not running.task.done():
-                _log.warning(
+                _log.log(
+                    logging.INFO if lease.reason == AttemptStatus.CANCELLED else logging.WARNING,
                     "rollout %s: the lease is lost (%s); its attempt is stopped",
                     running.attempt.claimed.rollout_id,
                     lease.reason,

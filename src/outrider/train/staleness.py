@@ -19,12 +19,16 @@ The rule:
 3. *Deliver* the G oldest complete groups as soon as, for every u, those taken with a clock up to u are at least
    live(u) - G (u + K - version): what is at the bound goes now, and no more is left than the batches still to come
    before u expires can carry.
+4. *Expire.* A trainer that publishes without having taken a batch, or takes smaller ones, leaves more behind than
+   can be carried. What is past the bound then is dropped; nothing else ever is.
 
-Invariants (`check`): for every u, live(u) ≤ G times the batches that can still carry u; open groups ≤ (1 + ahead) G.
+Invariants (`check`), as long as each version is published after one batch of G groups: for every u, live(u) ≤ G times
+the batches that can still carry u; open groups ≤ (1 + ahead) G.
 
 Why the bound is hard: the first invariant for u = version - K - 1 says that no live group is older than the bound. A
 begin while the trainer waits keeps it by rule 1, one while it trains by rule 2; a delivery keeps it by rule 3; a
-publish moves both sides by G; a drop, a failure or a clock that rises only lowers the left side.
+publish moves both sides by G; a drop, a failure or a clock that rises only lowers the left side. Whoever publishes out
+of turn meets rule 4.
 
 Why it cannot deadlock: while the trainer waits, no first turn is held but for siblings, and that for seconds. Begun
 groups come first, and each of them ends, by deadlines, refills or a drop. When all live groups are complete, rule 3
@@ -70,7 +74,7 @@ class StalenessRule:
             raise InvalidInput(f"{ahead:g} batches ahead cannot keep a staleness of at most {max_staleness}; give less")
         self.version = 0
         self.is_training = False
-        self.max_open = math.floor((1 + ahead) * batch_groups + 1e-9)
+        self._ahead = ahead
         self._batch_groups = batch_groups
         self._bound = max_staleness
         self._groups: dict[Hashable, _Group] = {}
@@ -85,12 +89,32 @@ class StalenessRule:
         self._n_delivered = 0
 
     @property
+    def batch_groups(self) -> int:
+        return self._batch_groups
+
+    @property
+    def max_open(self) -> int:
+        return math.floor((1 + self._ahead) * self._batch_groups + 1e-9)
+
+    @property
     def n_room(self) -> int:
         """How many groups may be opened now."""
-        return self.max_open - len(self._groups)
+        return max(self.max_open - len(self._groups), 0)
+
+    @property
+    def n_complete(self) -> int:
+        return self._complete.total()
+
+    def resize(self, batch_groups: int) -> None:
+        """Batches have so many groups from now on."""
+        self._batch_groups = batch_groups
+
+    def restore(self, version: int) -> None:
+        """Go on at this version; then tell what was opened, begun and completed before."""
+        assert not self._groups
+        self.version = version
 
     def opened(self, group: Hashable, size: int) -> None:
-        assert self.n_room > 0
         self._groups[group] = _Group(order=self._n_opened, size=size)
         self._n_opened += 1
 
@@ -100,45 +124,55 @@ class StalenessRule:
         found.ready.add(member)
         found.ready_since = min(found.ready_since, now)
 
+    def has_begun(self, group: Hashable) -> bool:
+        return self._groups[group].clock is not None
+
+    def holds(self, now: float) -> bool:
+        """Whether no other group may begin now. Ask again after each event."""
+        return self.is_training and (self._is_full() or self._publish_is_near(now))
+
     def may_begin(self, group: Hashable, now: float) -> bool:
         """Whether a ready member may start its first turn. Ask again after each event, and at `wake_at`."""
         found = self._groups[group]
         if found.clock is not None:
             return True
-        if self.is_training and (self._is_full() or self._publish_is_near(now)):
-            return False
-        return len(found.ready) >= found.size or now >= self.wake_at(group)
+        return not self.holds(now) and (len(found.ready) >= found.size or now >= self.wake_at(group))
 
     def wake_at(self, group: Hashable) -> float:
         """When a group no longer waits for the resets of its other members."""
         return self._groups[group].ready_since + min(SIBLING_SECONDS, self._bound_seconds)
 
-    def begin(self, group: Hashable, attempt: Hashable) -> int:
-        """Allow an attempt its first turn: the version that it begins with at least."""
-        found = self._groups[group]
-        found.versions[attempt] = self.version
-        self._set_clock(found)
-        return self.version
+    def begin(self, group: Hashable, attempt: Hashable, version: int | None = None) -> int:
+        """Allow an attempt its first turn: the version that it begins with at least.
 
-    def began(self, group: Hashable, attempt: Hashable, version: int) -> None:
-        """The version that a first turn really had. It may come late or never: that costs time, not the bound."""
-        found = self._groups.get(group)
-        if found is not None and attempt in found.versions:
-            found.versions[attempt] = max(version, found.versions[attempt])
-            self._set_clock(found)
+        Another than the present `version` is for what began before a restart.
+        """
+        found = self._groups[group]
+        found.versions[attempt] = self.version if version is None else version
+        self._raise_clock(found)
+        return found.versions[attempt]
 
     def failed(self, group: Hashable, attempt: Hashable) -> None:
         """An attempt is over without a result."""
         found = self._groups.get(group)
         if found is not None and found.versions.pop(attempt, None) is not None and found.versions:
-            self._set_clock(found)  # with none left the clock stays as it is: low, hence safe
+            self._raise_clock(found)  # with none left the clock stays as it is: low, hence safe
 
-    def completed(self, group: Hashable, now: float) -> None:
+    def completed(self, group: Hashable, now: float, first_version: int | None = None) -> bool:
+        """All of it is there. `first_version` is that of its oldest first turn, where it is known.
+
+        Whether it may still be delivered: not if its members began earlier than they were allowed to.
+        """
         found = self._groups[group]
+        if first_version is not None or found.clock is None:
+            self._set_clock(found, self.version if first_version is None else first_version)
         assert found.clock is not None
+        if self._bound is not None and found.clock < self.version - self._bound:
+            return False
         found.is_complete = True
         self._complete[found.clock] += 1
         self._note_full(now)
+        return True
 
     def dropped(self, group: Hashable) -> None:
         """It will not be delivered; a replacement may be opened at once."""
@@ -169,15 +203,23 @@ class StalenessRule:
         self._n_delivered += 1
         self._full_since = math.inf
         self._note_full(now)
-        self.is_training, self._delivered_at = True, now
+        self.handed_over(now)
         return batch
 
-    def published(self, now: float) -> None:
-        """The trainer has a new version."""
+    def handed_over(self, now: float) -> None:
+        """The trainer trains on a batch that was delivered before."""
+        self.is_training, self._delivered_at = True, now
+
+    def published(self, now: float) -> list[Hashable]:
+        """The trainer has a new version; the groups that are past the bound now, which the caller must drop."""
         if self.is_training:
             self._training_seconds = _averaged(self._training_seconds, now - self._delivered_at)
         self.version += 1
         self.is_training = False
+        if self._bound is None:
+            return []
+        least = self.version - self._bound
+        return [name for name, group in self._groups.items() if group.clock is not None and group.clock < least]
 
     def waits_for(self) -> list[Hashable]:
         """The groups without which no batch may be delivered, oldest first: what a watchdog names."""
@@ -208,8 +250,8 @@ class StalenessRule:
         for clock in sorted(self._live):
             n_live += self._live[clock]
             n_complete += self._complete[clock]
-            n_carried_later = self._batch_groups * (clock + self._bound - self.version)
-            if min(n_complete, self._batch_groups) < n_live - n_carried_later:
+            n_carried_later = self._batch_groups * max(clock + self._bound - self.version, 0)
+            if n_complete < min(self._batch_groups, n_live - n_carried_later):
                 return clock
         return None
 
@@ -234,10 +276,12 @@ class StalenessRule:
         group = self._groups[name]
         return math.inf if group.clock is None else group.clock, group.order
 
-    def _set_clock(self, group: _Group) -> None:
+    def _raise_clock(self, group: _Group) -> None:
         clock = min(group.versions.values())
+        self._set_clock(group, clock if group.clock is None else max(clock, group.clock))
+
+    def _set_clock(self, group: _Group, clock: int) -> None:
         if group.clock is not None:
-            clock = max(clock, group.clock)
             self._live[group.clock] -= 1
             self._complete[group.clock] -= group.is_complete
         group.clock = clock

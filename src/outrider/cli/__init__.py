@@ -9,6 +9,7 @@ import click
 COMMANDS = {
     "enqueue": "Add rollouts to a store.",
     "run": "Run agents on the tasks of a benchmark and score them.",
+    "rollout": "Run the rollouts of a training run, batch by batch, with a stand-in trainer.",
     "work": "Run workers that share the rollouts of a store.",
     "status": "Show rollouts by state, workers, and what is stuck and why.",
     "show": "Show one rollout: attempts, workers, events, errors.",

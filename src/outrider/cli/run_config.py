@@ -104,14 +104,14 @@ def read_config(path: str | None, flags: Mapping[str, Any]) -> RunConfig:
     return settings_of(RunConfig, merged, path or "the flags")
 
 
-def env_setting(text: str) -> tuple[str, Any]:
+def env_setting(text: str, flag: str = "--env") -> tuple[str, Any]:
     """One `--env NAME=VALUE`; the value is read as YAML, so that numbers and lists can be given."""
     import yaml  # noqa: PLC0415
 
     name, separator, value = text.partition("=")
     if not (name and separator):
-        raise InvalidInput(f"--env {text!r}: write it as NAME=VALUE")
+        raise InvalidInput(f"{flag} {text!r}: write it as NAME=VALUE")
     try:
         return name, yaml.safe_load(value)
     except yaml.YAMLError as exc:
-        raise InvalidInput(f"--env {text!r}: {exc}") from exc
+        raise InvalidInput(f"{flag} {text!r}: {exc}") from exc

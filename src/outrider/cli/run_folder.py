@@ -1,6 +1,7 @@
 """The folder of one run: its plan, its settings, its store, its results."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,23 +58,28 @@ def lasting_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def new_folder(config: RunConfig, now: datetime) -> RunFolder:
-    """A fresh folder below the output folder. A name that is taken is refused, unless we made it up ourselves."""
-    made_up = f"{config.mode}-{config.model}-{now.astimezone(UTC):%Y%m%d-%H%M%S}"
-    name = config.name or re.sub(r"[^A-Za-z0-9._-]+", "-", made_up)
-    path = Path(config.output_dir) / name
+    """A fresh folder below the output folder."""
+    return RunFolder(fresh_path(config.output_dir, config.name, (config.mode, config.model), now))
+
+
+def fresh_path(output_dir: str, name: str | None, words: Sequence[str], now: datetime) -> Path:
+    """Make a folder of this name, or of one made up from `words`. A name that is taken is refused if it was given."""
+    made_up = "-".join([*words, f"{now.astimezone(UTC):%Y%m%d-%H%M%S}"])
+    chosen = name or re.sub(r"[^A-Za-z0-9._-]+", "-", made_up)
+    path = Path(output_dir) / chosen
     for number in range(100):
-        candidate = path if number == 0 else path.with_name(f"{name}-{number}")
+        candidate = path if number == 0 else path.with_name(f"{chosen}-{number}")
         try:
             candidate.mkdir(parents=True)
         except FileExistsError:
-            if config.name is not None:
+            if name is not None:
                 raise InvalidInput(
                     f"{candidate} is there already; go on with it by --resume {name}, or give another --name"
                 ) from None
         except OSError as exc:
             raise InvalidInput(f"cannot make {candidate}: {exc.strerror}; give another --output-dir") from exc
         else:
-            return RunFolder(candidate)
+            return candidate
     raise InvalidInput(f"{path} and a hundred names like it are taken; give a --name")
 
 

@@ -1,14 +1,13 @@
 """One run of `outrider run`: check, plan, enqueue, work, collect, sum up. Each step can be repeated after a crash."""
 
 import asyncio
-import os
-import socket
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
 
+from outrider.cli.leases import take_leases_of_the_dead
 from outrider.cli.options import opened
 from outrider.cli.run_config import RunConfig
 from outrider.cli.run_folder import RunFolder, folder_to_resume, lasting_settings, new_folder
@@ -26,7 +25,7 @@ from outrider.cli.run_view import Progressing, RunView, open_run_view
 from outrider.cli.supervision import supervise
 from outrider.core.clock import SystemClock
 from outrider.core.errors import BudgetSpent
-from outrider.core.status import LIVE, RolloutStatus, WorkerStatus
+from outrider.core.status import LIVE, RolloutStatus
 from outrider.core.task import Task
 from outrider.evaluate.page import MAX_ROLLOUTS, PAGE_FILE, write_page
 from outrider.evaluate.plan import Plan, check_same, enqueue, load_identity, save_identity
@@ -70,7 +69,7 @@ class Job:
                 self._count(line)
             async with opened(self._folder.store_url(self._config), create=True) as store:
                 await enqueue(store, self._plan)
-                await _take_leases_of_the_dead(store)
+                await take_leases_of_the_dead(store)
                 stopped_by = await self._work(store, results)
                 summary = self._board.summary()
                 write_report(self._folder.path, summary, run=self._plan.run, facts=self._facts())
@@ -165,27 +164,6 @@ class Job:
                 slowest=sorted(slowest, key=lambda item: -item[1]),
             )
         )
-
-
-async def _take_leases_of_the_dead(store: Store) -> None:
-    """What a run that was killed here still holds goes back at once instead of when its leases expire."""
-    for worker in await store.query_workers(status=WorkerStatus.BUSY):
-        if _is_gone(worker.worker_id):
-            await store.revoke_leases(worker.worker_id, reason=f"worker {worker.worker_id} is gone")
-
-
-def _is_gone(worker_id: str) -> bool:
-    """Whether the id names a process of this machine that is no more; see `worker_id_of`."""
-    host, _, pid = worker_id.partition("@")[2].rpartition(":")
-    if host != socket.gethostname() or not pid.isdecimal():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

@@ -50,14 +50,27 @@ class Rates:
     tokens: float = 0.0
 
 
+class Counted(Protocol):
+    """What had happened up to one moment."""
+
+    @property
+    def at(self) -> float: ...
+
+    @property
+    def n_ended(self) -> int: ...
+
+    @property
+    def reading(self) -> Reading: ...
+
+
 class Pace:
     """Rates over a window of the last moments."""
 
     def __init__(self, window_seconds: float = RATE_WINDOW_SECONDS) -> None:
         self._window = window_seconds
-        self._moments: deque[Progressing] = deque()
+        self._moments: deque[Counted] = deque()
 
-    def add(self, now: Progressing) -> Rates:
+    def add(self, now: Counted) -> Rates:
         self._moments.append(now)
         while len(self._moments) > 2 and now.at - self._moments[1].at >= self._window:  # noqa: PLR2004 first and last
             self._moments.popleft()

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -13,6 +14,9 @@ from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import Statistics, Store
 
+if TYPE_CHECKING:
+    from outrider.cli.ledgers import LedgerStatus
+
 COLOURS = {RolloutStatus.SUCCEEDED: "green", RolloutStatus.FAILED: "red", RolloutStatus.CANCELLED: "yellow"}
 
 
@@ -22,7 +26,7 @@ COLOURS = {RolloutStatus.SUCCEEDED: "green", RolloutStatus.FAILED: "red", Rollou
 @mode_option
 @json_option
 def command(*, store_url: str, tag: str | None, mode: str | None, as_json: bool) -> None:
-    """Show rollouts by state, workers, and what is stuck and why."""
+    """Show rollouts by state, workers, what is stuck and why, and how far each trainer's ledger is."""
     run(_status(store_url, tag, mode, as_json=as_json))
 
 
@@ -34,11 +38,23 @@ async def _status(store_url: str, tag: str | None, mode: str | None, *, as_json:
         counts = await _counts(store, statistics, tag, mode)
         workers = (await store.query_workers()).items
         troubles = await diagnose(store, statistics, workers, now)
+        ledgers = await _ledgers(store, now)
     if as_json:
         rollouts = {status: counts[status] for status in RolloutStatus}
-        print_json({"store": store_url, "rollouts": rollouts, "workers": workers, "stuck": troubles})
-    else:
-        _print(store_url, counts, workers, troubles, now)
+        found = {"rollouts": rollouts, "workers": workers, "stuck": troubles, "ledgers": ledgers}
+        print_json({"store": store_url, **found})
+        return
+    _print(store_url, counts, workers, troubles, now)
+    for ledger in ledgers:
+        ledger.print_to(Console())
+
+
+async def _ledgers(store: Store, now: datetime) -> "list[LedgerStatus]":
+    if not await store.query_ledgers():
+        return []
+    from outrider.cli.ledgers import ledgers_of  # noqa: PLC0415 training brings NumPy along, which most stores need not
+
+    return await ledgers_of(store, now)
 
 
 async def _counts(store: Store, statistics: Statistics, tag: str | None, mode: str | None) -> Counter[RolloutStatus]:

@@ -56,9 +56,14 @@ class EnvManagerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.group_size + self.group_size_redundancy
 
     @property
+    def n_slots(self) -> int:
+        """All environments at once, the redundant ones too."""
+        return self.num_env_groups * self.n_seats
+
+    @property
     def n_workers(self) -> int:
         """Workers that it takes to run all environments at once."""
-        return math.ceil(self.num_env_groups * self.n_seats / self.max_env_num_per_worker)
+        return math.ceil(self.n_slots / self.max_env_num_per_worker)
 
     @property
     def partition(self) -> dict[str, int]:

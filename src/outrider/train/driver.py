@@ -74,7 +74,7 @@ class Driver:
         self._unclaimed: deque[Delivery] = deque()
         self._outstanding: dict[int, tuple[str, ...]] = {}
         self._taken: set[int] = set()
-        self._occupancy = Occupancy(config.train_env_manager.n_envs)
+        self._occupancy = Occupancy(config.train_env_manager.n_slots)
         self._bias = LengthBias()
         self._tokens: Counter[Fate] = Counter()
         self._expected: set[asyncio.Future[Any]] = set()
@@ -154,7 +154,7 @@ class Driver:
             self._taken.add(waiter.delivery.number)
 
     async def publish(self, version: int, *, acknowledge: bool) -> None:
-        """The policy has this version from now on: the next one, and workers have been told.
+        """The policy has this version from now on: the next one. Workers are told after this.
 
         With `acknowledge` the trainer is done with all batches that it was given, in the same step.
         """

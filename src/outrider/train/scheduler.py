@@ -231,7 +231,7 @@ class RolloutScheduler:
             n_wanted=rule.batch_groups,
             n_held=schedule.n_held,
             phases=Counter(standing.phase for standing in driver.standings),
-            n_slots=self._config.train_env_manager.n_envs,
+            n_slots=self._config.train_env_manager.n_slots,
             n_bytes=schedule.n_bytes,
             tokens=dict(driver.tokens),
             dropped=dropped,

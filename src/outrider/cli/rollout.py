@@ -1,0 +1,92 @@
+"""`outrider rollout`."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from outrider.cli.options import json_option, print_json, run
+from outrider.core.errors import InvalidInput
+
+
+def _setting(flag: str, kind: Any, text: str, **attributes: Any) -> Callable[[Any], Any]:
+    """A flag for one setting; its default stands in `RolloutSettings`, so that the file can give it too."""
+    return click.option(flag, type=kind, default=None, help=text, **attributes)
+
+
+@click.command("rollout")
+@click.option("-c", "--config", "config_file", metavar="FILE.yaml", help="The scheduler's settings, and who plays.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting over those of the file: seed=1.")
+@_setting("--steps", int, "Batches to train on, counted from the beginning of the run.  [default: 20]")
+@_setting("--model", str, "Model of the server, or builtin:random, builtin:solver, ….  [default: builtin:random]")
+@_setting("--workers", int, "Processes the environments are spread over; 1: this one.  [default: 1]")
+@_setting("--train-seconds", float, "How long the stand-in trainer trains on a batch.", metavar="SECONDS")
+@_setting("--sync-seconds", float, "How long it takes to bring a version to the servers.", metavar="SECONDS")
+@_setting("--validate-every", int, "Validate after every so many steps.", metavar="STEPS")
+@_setting("--store", str, "Store to use instead of one in the run's folder.", metavar="URL")
+@_setting("--output-dir", str, "Where runs are kept.  [default: results]")
+@_setting("--name", str, "Name of the run; made up from tag, model and time otherwise.")
+@click.option("--timeline", metavar="FILE.html", help="Write a page with a picture of all slots over time.")
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value="",
+    metavar="[RUN]",
+    help="Go on with a run: the newest (with -c, the newest with those settings), or the one named.",
+)
+@click.option("--dry-run", is_flag=True, help="Check everything, print the settings as JSON, run nothing.")
+@json_option
+def command(
+    *,
+    config_file: str | None,
+    changes: tuple[str, ...],
+    timeline: str | None,
+    resume: str | None,
+    dry_run: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Run the rollouts of a training run, batch by batch, with a trainer that stands in for a real one.
+
+    \b
+      outrider rollout -c frozen_lake.yaml --steps 20
+      outrider rollout -c frozen_lake.yaml --workers 4 --train-seconds 2 --timeline slots.html
+
+    The file holds what a scheduler takes (train_env_manager, val_env_manager, custom_envs, rollout_batch_size,
+    async_generation_ratio, max_staleness, filters, …) and model, base_urls, agent, temperature, max_turns, and what
+    the flags here set. Ctrl-C stops; --resume goes on where it stopped, as it does after a crash.
+    """  # noqa: D301 click reads this character as "keep the lines"
+    from outrider.cli.rollout_job import run_job, settled  # noqa: PLC0415 --help needs none of it
+    from outrider.cli.rollout_setup import check  # noqa: PLC0415
+    from outrider.cli.rollout_summary import print_outcome  # noqa: PLC0415
+
+    if config_file is None and resume is None:
+        raise InvalidInput("give the settings with -c FILE.yaml, or go on with a run by --resume")
+    given = {name: value for name, value in flags.items() if value is not None}
+    settings, folder = settled(None if config_file is None else Path(config_file), changes, given, resume)
+    if dry_run:
+        tasks = run(check(settings))
+        print_json({"settings": settings, "tasks": {tag: len(found) for tag, found in tasks.items()}})
+        return
+    outcome = run(run_job(settings, folder, timeline=_page_path(timeline), as_json=as_json))
+    if as_json:
+        print_json({"kind": "end", **_fields(outcome)})
+    else:
+        print_outcome(outcome)
+    if not outcome.complete:
+        sys.exit(1)
+
+
+def _page_path(timeline: str | None) -> Path | None:
+    if timeline is not None and not Path(timeline).absolute().parent.is_dir():
+        raise InvalidInput(f"there is no folder {Path(timeline).parent} for the timeline; make it, or name another")
+    return None if timeline is None else Path(timeline)
+
+
+def _fields(outcome: Any) -> dict[str, Any]:
+    from msgspec import to_builtins  # noqa: PLC0415
+
+    fields: dict[str, Any] = to_builtins(outcome)
+    return fields

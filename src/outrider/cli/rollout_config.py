@@ -1,0 +1,133 @@
+"""What `outrider rollout` was asked to do: flags over `--set` over a YAML file over defaults, checked as a whole."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outrider.cli.run_config import env_setting
+from outrider.core.errors import InvalidInput
+from outrider.core.settings import read_yaml, settings_of
+from outrider.train.config import SchedulerConfig
+
+
+class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a scheduler, who plays, and the trainer that stands in for a real one.
+
+    `steps` counts from the beginning of a run, however often it was resumed. With one worker, all environments are in
+    this process; more are processes of their own, with up to `max_env_num_per_worker` environments each.
+    `train_seconds` is how long the stand-in trains on a batch, `sync_seconds` how long model calls are paused while it
+    brings a new version to the servers. Every `validate_every` steps the validation environments are played.
+    """
+
+    model: str = "builtin:random"
+    base_urls: tuple[str, ...] = ()
+    agent: str = "chat"
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    max_turns: int | None = None
+    max_context_tokens: int | None = None
+    max_retries: int = 3
+
+    steps: int = 20
+    workers: int = 1
+    train_seconds: float = 0.0
+    sync_seconds: float = 0.0
+    validate_every: int | None = None
+    store: str | None = None
+    output_dir: str = "results"
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        SchedulerConfig.__post_init__(self)
+        for name in ("steps", "workers", "validate_every", "max_turns", "max_tokens", "max_context_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidInput(f"{name} is {value}; give 1 or more")
+        for name in ("train_seconds", "sync_seconds", "max_retries"):
+            if not getattr(self, name) >= 0:
+                raise InvalidInput(f"{name} is {getattr(self, name)}; give 0 or more")
+        if self.validate_every is not None and self.val_env_manager is None:
+            raise InvalidInput("validate_every is given, but no val_env_manager; say which environments validate")
+
+    @property
+    def scheduler(self) -> SchedulerConfig:
+        """The part that the scheduler takes."""
+        return SchedulerConfig(**{name: getattr(self, name) for name in SchedulerConfig.__struct_fields__})
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All tags, each once."""
+        managers = [self.train_env_manager, *([self.val_env_manager] if self.val_env_manager else [])]
+        return tuple(dict.fromkeys(tag for manager in managers for tag in manager.tags))
+
+    @property
+    def n_envs(self) -> int:
+        """All environments for training that can be at work at once."""
+        return self.train_env_manager.num_env_groups * self.train_env_manager.n_seats
+
+    @property
+    def n_slots(self) -> int:
+        """Environments that one worker runs at once."""
+        if self.workers == 1:
+            return self.n_envs
+        return min(self.train_env_manager.max_env_num_per_worker, -(-self.n_envs // self.workers))
+
+
+MAY_CHANGE = frozenset({
+    "steps", "workers", "train_seconds", "sync_seconds", "validate_every", "output_dir", "name", "base_urls",
+    "max_retries", "turn_seconds", "trajectory_seconds", "batch_seconds", "hedge_seconds", "max_refills",
+    "max_buffer_bytes",
+})  # fmt: skip
+"""Settings that a run may be gone on with changed: they say how fast and how far it goes, not what is trained on."""
+
+
+def read_settings(
+    path: Path | None, changes: Sequence[str] = (), flags: Mapping[str, Any] | None = None
+) -> RolloutSettings:
+    """The settings in a file, if there is one, with those of `--set NAME=VALUE` and then the flags put over them."""
+    values = {} if path is None else read_yaml(path)
+    for change in changes:
+        _put(values, change)
+    return settings_of(RolloutSettings, {**values, **(flags or {})}, "the settings" if path is None else str(path))
+
+
+def write_settings(path: Path, settings: RolloutSettings) -> None:
+    """In the form in which `--config` takes them."""
+    path.write_bytes(msgspec.yaml.encode(msgspec.to_builtins(settings)))
+
+
+def check_same(begun: RolloutSettings, now: RolloutSettings, run: str) -> None:
+    """Refuse to go on with a run by settings that would make another one of it."""
+    for name, before, after in _differences(begun, now):
+        if name.partition(".")[0] not in MAY_CHANGE:
+            raise InvalidInput(
+                f"{run} was begun with {name} {before!r}, and it is {after!r} now; "
+                "go on with the settings it has (--resume without -c), or start a new run"
+            )
+
+
+def _differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two settings differ: the name, with those it is in, and both values."""
+    for name in before.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if isinstance(old, msgspec.Struct) and isinstance(new, msgspec.Struct):
+            yield from _differences(old, new, f"{path}{name}.")
+        elif old != new:
+            yield f"{path}{name}", old, new
+
+
+def _put(values: dict[str, Any], change: str) -> None:
+    """Set one value, whose name may lead into others: `train_env_manager.group_size=4`."""
+    path, value = env_setting(change, flag="--set")
+    *above, last = path.split(".")
+    for name in above:
+        if values.get(name) is None:
+            values[name] = {}
+        inner = values[name]
+        if not isinstance(inner, dict):
+            raise InvalidInput(f"--set {change!r}: {name} holds {inner!r}, which has no settings in it")
+        values = inner
+    values[last] = value

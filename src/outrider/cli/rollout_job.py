@@ -1,0 +1,216 @@
+"""One run of `outrider rollout`: workers, a scheduler and a stand-in trainer on one store, until all steps are done."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec import Struct
+
+from outrider.cli.leases import take_leases_of_the_dead
+from outrider.cli.options import opened
+from outrider.cli.rollout_config import RolloutSettings, check_same, read_settings, write_settings
+from outrider.cli.rollout_folder import RolloutFolder, folder_to_resume, new_folder
+from outrider.cli.rollout_setup import check, notes, worker_spec
+from outrider.cli.rollout_trainer import StandInTrainer, n_steps_done
+from outrider.cli.rollout_view import Moment, RolloutView, open_rollout_view
+from outrider.cli.supervision import supervise
+from outrider.core.account import Fate
+from outrider.core.clock import SystemClock, sleep
+from outrider.core.errors import BatchLate
+from outrider.core.ledger import GroupState
+from outrider.core.task import Task
+from outrider.evaluate.report import write_whole
+from outrider.runner.supervisor import Scale, Supervisor, process_launcher, task_launcher
+from outrider.store import Store
+from outrider.train.scheduler import RolloutScheduler
+from outrider.train.timeline import read_timeline
+from outrider.train.timeline_page import page_of
+
+DISPLAY_SECONDS = 0.5
+
+
+class Dropped(Struct, frozen=True, kw_only=True):
+    """Groups that were not trained on: how many, and why the newest of them was not."""
+
+    n: int
+    latest: str
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What a run came to, over all that was done in it. `tokens` by fate; `open` are those of groups not closed yet."""
+
+    run: str
+    folder: str
+    store: str
+    steps: int
+    complete: bool
+    stopped_by: str | None
+    resume: str | None
+    version: int
+    groups: Mapping[GroupState, int]
+    dropped: Mapping[str, Dropped]
+    """By the fate of their tokens."""
+    tokens: Mapping[str, int]
+    seconds: float
+    timeline: str | None
+
+
+class Job:
+    """A run under way."""
+
+    def __init__(self, settings: RolloutSettings, folder: RolloutFolder, view: RolloutView) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._view = view
+        self._clock = SystemClock()
+        self._n_done = 0
+        self._n_trained = 0
+
+    async def run(self, tasks: Mapping[str, Sequence[Task]], timeline: Path | None) -> Outcome:
+        began_at = self._clock.time()
+        settings, name = self._settings, self._folder.name
+        async with opened(self._folder.store_url(settings), create=True) as store:
+            await take_leases_of_the_dead(store)
+            self._n_done = await n_steps_done(store, name)
+            stopped_by = None
+            if self._n_done < settings.steps:
+                stopped_by = await self._work(store, tasks)
+            if timeline is not None:
+                await self._write_timeline(store, timeline)
+            return await self._outcome(store, stopped_by, self._clock.time() - began_at, timeline)
+
+    async def _work(self, store: Store, tasks: Mapping[str, Sequence[Task]]) -> str | None:
+        """Train until all steps are done, or something stops it; what."""
+        settings, say = self._settings, self._view.line
+        supervisor = Supervisor(
+            store,
+            worker_spec(settings, store.url),
+            scale=Scale(minimum=settings.workers, maximum=settings.workers),
+            launcher=task_launcher(store, say) if settings.workers == 1 else process_launcher(say),
+        )
+        async with RolloutScheduler(store, settings.scheduler, name=self._folder.name, tasks=tasks) as scheduler:
+            try:
+                await supervise(supervisor, self._follow(scheduler, supervisor), say)
+            except BatchLate as exc:
+                return str(exc)
+        return supervisor.stopped_by
+
+    async def _follow(self, scheduler: RolloutScheduler, supervisor: Supervisor) -> None:
+        showing = asyncio.create_task(self._show(scheduler, supervisor), name="show how it goes")
+        try:
+            await self._train(scheduler)
+        finally:
+            showing.cancel()
+            await asyncio.wait([showing])
+        if not showing.cancelled():
+            showing.result()
+
+    async def _train(self, scheduler: RolloutScheduler) -> None:
+        trainer = StandInTrainer(self._settings, scheduler, self._clock)
+        async for step in trainer.steps(self._n_done):
+            self._n_done = step.step
+            self._n_trained += step.n_trajectories
+            self._folder.note(step)
+            self._view.step(step)
+            every = self._settings.validate_every
+            if every is not None and step.step % every == 0:
+                self._view.validated(await scheduler.validate())
+
+    async def _show(self, scheduler: RolloutScheduler, supervisor: Supervisor) -> None:
+        manager = self._settings.train_env_manager
+        while True:
+            moment = Moment(
+                at=self._clock.time(),
+                n_done=self._n_done,
+                n_steps=self._settings.steps,
+                n_slots=min(self._settings.n_slots * self._settings.workers, manager.num_env_groups * manager.n_seats),
+                n_ended=self._n_trained,
+                status=scheduler.status(),
+                reading=supervisor.reading,
+            )
+            self._view.update(moment)
+            await sleep(self._clock, DISPLAY_SECONDS)
+
+    async def _write_timeline(self, store: Store, path: Path) -> None:
+        settings = self._settings
+        marks = list(self._folder.marks())
+        timeline = await read_timeline(store, self._folder.name, marks=marks, now=datetime.now(UTC))
+        facts = {
+            "model": settings.model,
+            "tags": ", ".join(settings.train_env_manager.tags),
+            "batch": f"{settings.batch_size} trajectories",
+            "ahead": f"{settings.async_generation_ratio:g}",
+            "workers": settings.workers,
+        }
+        page = await asyncio.to_thread(page_of, timeline, title=self._folder.name, facts=facts)
+        await asyncio.to_thread(write_whole, path, page)
+
+    async def _outcome(self, store: Store, stopped_by: str | None, seconds: float, timeline: Path | None) -> Outcome:
+        name, settings = self._folder.name, self._settings
+        n_done = await n_steps_done(store, name)
+        complete = n_done >= settings.steps
+        ledger = next((found for found in await store.query_ledgers() if found.name == name), None)
+        counts = dict.fromkeys(GroupState, 0)
+        for (_, state), n in (await store.count_groups(name)).items():
+            counts[state] += n
+        tally = await store.tally(name)
+        place = "" if settings.output_dir == "results" else f" --output-dir {settings.output_dir}"
+        return Outcome(
+            run=name,
+            folder=str(self._folder.path),
+            store=store.url,
+            steps=n_done,
+            complete=complete,
+            stopped_by=stopped_by,
+            resume=None if complete else f"outrider rollout --resume {name}{place}",
+            version=0 if ledger is None else ledger.version,
+            groups=counts,
+            dropped=await _dropped(store, name),
+            tokens={fate or "open": tally.tokens.get(fate, 0) for fate in (*Fate, None)},
+            seconds=seconds,
+            timeline=None if timeline is None else str(timeline),
+        )
+
+
+async def _dropped(store: Store, ledger: str) -> dict[str, Dropped]:
+    found: dict[str, Dropped] = {}
+    for group in await store.query_groups(ledger, states=(GroupState.DROPPED,)):
+        fate, _, why = (group.reason or "").partition(": ")
+        found[fate] = Dropped(n=found[fate].n + 1 if fate in found else 1, latest=why)
+    return found
+
+
+async def run_job(
+    settings: RolloutSettings, folder: RolloutFolder | None, *, timeline: Path | None, as_json: bool
+) -> Outcome:
+    """Check everything, then run it all, or what is left of it in `folder`."""
+    tasks = await check(settings)
+    if folder is None:
+        folder = new_folder(settings, datetime.now(UTC))
+    else:
+        write_settings(folder.settings, settings)
+    with open_rollout_view(as_json=as_json) as view:
+        for note in notes(settings):
+            view.line(f"note: {note}")
+        view.line(
+            f"{settings.steps} steps of {settings.batch_size} trajectories, "
+            f"{settings.n_slots * settings.workers} environments at once, in {folder.path}"
+        )
+        return await Job(settings, folder, view).run(tasks, timeline)
+
+
+def settled(
+    config: Path | None, changes: Sequence[str], flags: Mapping[str, object], resume: str | None
+) -> tuple[RolloutSettings, RolloutFolder | None]:
+    """The settings to run with, and the folder to go on in, if a run is resumed."""
+    given = None if config is None and resume is not None else read_settings(config, changes, flags)
+    if resume is None:
+        assert given is not None
+        return given, None
+    output_dir = str(flags.get("output_dir", "results" if given is None else given.output_dir))
+    folder = folder_to_resume(resume, output_dir, given)
+    begun = read_settings(folder.settings)
+    settings = given or read_settings(folder.settings, changes, flags)
+    check_same(begun, settings, folder.name)
+    return settings, folder

@@ -1,0 +1,141 @@
+"""What `outrider rollout` makes of its settings, and what it refuses before anything starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.cli.rollout_config import RolloutSettings
+from outrider.cli.rollout_setup import (
+    SLOT_BYTES,
+    available_bytes,
+    check,
+    check_memory,
+    environment_spec,
+    notes,
+    tasks_of,
+    worker_spec,
+)
+from outrider.core.errors import InvalidInput
+from outrider.train.config import CustomEnv, EnvManagerConfig
+
+OWN = """
+class Asks:
+    def __init__(self, task):
+        self.task = task
+    def reset(self, seed=None):
+        return "?"
+    def step(self, action):
+        return "", 0.0, True, False, {}
+"""
+
+
+def settings(*tags: str, **changes: Any) -> RolloutSettings:
+    manager = EnvManagerConfig(num_env_groups=4, group_size=2, tags=tags or ("FrozenLake",), max_env_num_per_worker=3)
+    return RolloutSettings(train_env_manager=manager, **changes)
+
+
+@pytest.mark.parametrize(
+    ("tag", "custom", "name", "config"),
+    [
+        ("FrozenLake", CustomEnv(), "FrozenLake", {}),
+        ("easy", CustomEnv(env="FrozenLake", config={"size": 3}), "FrozenLake", {"size": 3}),
+        (
+            "FrozenLake",
+            CustomEnv(max_steps=5, penalty=-0.5),
+            "FrozenLake",
+            {"max_steps": 5, "invalid_action_penalty": -0.5},
+        ),
+        (
+            "gymnasium:Taxi-v3",
+            CustomEnv(max_steps=5, config={"kwargs": {"is_rainy": True}}),
+            "gymnasium:Taxi-v3",
+            {"kwargs": {"is_rainy": True, "max_episode_steps": 5}},
+        ),
+    ],
+)
+def test_limits_and_penalties_have_the_names_that_the_environment_has_for_them(
+    tag: str, custom: CustomEnv, name: str, config: dict[str, Any]
+):
+    spec = environment_spec(tag, custom)
+    assert (spec.name, spec.config) == (name, config)
+
+
+def test_templates_and_deadlines_reach_the_workers():
+    custom = {"FrozenLake": CustomEnv(system_template="Play. {system}", turn_template="Now: {observation}")}
+    spec = worker_spec(settings(custom_envs=custom, turn_seconds=7, trajectory_seconds=70), "memory://")
+    environment = spec.episodes.environments["FrozenLake"]
+    assert (environment.system_template, environment.turn_template) == ("Play. {system}", "Now: {observation}")
+    limits = spec.config.limits
+    assert (limits.turn_seconds, limits.setup_seconds, limits.trajectory_seconds) == (7, 7, 70)
+    assert spec.episodes.sampling.logprobs
+
+
+def test_a_tag_has_the_tasks_of_its_file_or_of_its_environment_and_a_game_has_none(tmp_path: Path):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": "a", "question": "1 + 1?", "answer": "2"}\n')
+    assert [task.task_id for task in tasks_of("math", CustomEnv(tasks=str(file)), seed=0)] == ["a"]
+    assert tasks_of("FrozenLake", CustomEnv(), seed=0) == []
+    assert all(task.question for task in tasks_of("math", CustomEnv(), seed=0))
+
+
+async def test_the_tasks_of_all_tags_are_found_when_everything_can_work():
+    tasks = await check(settings("FrozenLake", "math"))
+    assert set(tasks) == {"math"}
+
+
+@pytest.mark.parametrize(
+    ("tags", "changes", "says"),
+    [
+        (("FrozenLak",), {}, "there is no environment 'FrozenLak'; did you mean FrozenLake?"),
+        (("a",), {"custom_envs": {"a": CustomEnv(env="FrozenLak")}}, "tag a: there is no environment 'FrozenLak'"),
+        (("FrozenLake",), {"custom_envs": {"FrozenLake": CustomEnv(config={"sise": 3})}}, "did you mean size?"),
+        (("math",), {"custom_envs": {"math": CustomEnv(max_steps=3)}}, "unknown field `max_steps`"),
+        (("math",), {"custom_envs": {"math": CustomEnv(tasks="nowhere.jsonl")}}, "nowhere.jsonl"),
+        (
+            ("own:Asks",),
+            {},
+            "tag own:Asks: own:Asks takes a task and brings none along: give it some with `tasks: FILE`",
+        ),
+        (("nowhere:Env",), {}, "there is no module 'nowhere'"),
+        (("FrozenLake",), {"filters": ("zero_varianse",)}, "there is no filter 'zero_varianse'"),
+        (("FrozenLake",), {"filters": ("nowhere:drop",)}, "there is no module 'nowhere'"),
+        (("FrozenLake",), {"model": "builtin:nobody"}, "there is no builtin policy 'nobody'"),
+        (("FrozenLake",), {"agent": "nobody"}, "nobody"),
+        (("FrozenLake",), {"store": "memory://", "workers": 2}, "lives in one process"),
+    ],
+)
+async def test_what_could_not_work_is_refused_before_anything_starts(
+    tags: tuple[str, ...], changes: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput) as error:
+        await check(settings(*tags, **changes))
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_more_environments_than_memory_are_refused_with_how_many_fit():
+    with pytest.raises(InvalidInput, match=r"8 environments at once need about .* are free: 3 fit"):
+        check_memory(settings(), available=3 * SLOT_BYTES + 1)
+    check_memory(settings(), available=8 * SLOT_BYTES)
+    check_memory(settings(), available=None)
+
+
+def test_an_environment_with_a_browser_takes_more_memory_than_a_game():
+    with pytest.raises(InvalidInput, match="fit"):
+        check_memory(settings("web"), available=100 << 20)
+    check_memory(settings("FrozenLake"), available=100 << 20)
+
+
+def test_this_machine_says_how_much_memory_it_has():
+    available = available_bytes()
+    assert available is not None
+    assert available > 1 << 20
+
+
+def test_fewer_slots_than_environments_are_told():
+    (note,) = notes(settings(workers=2))
+    assert "2 workers of 3 environments run 6 of 8 at once; --workers 3 or" in note
+    assert notes(settings(workers=3)) == notes(settings(workers=1)) == []

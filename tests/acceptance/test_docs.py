@@ -24,6 +24,7 @@ def name(page: Path) -> str:
 def run(block: Block, page: Path, folder: Path) -> None:
     """Run a block as a reader would: in the folder where the files shown before it are."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment["PYTHONPATH"] = str(ROOT / "examples" / "train_frozen_lake")
     if block.language == "bash":
         command = ["bash", "-euo", "pipefail", "-c", block.code]
     else:

@@ -19,7 +19,7 @@ class EnvManagerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Members of a group share tag, configuration and seed. `group_size_redundancy` members more than `group_size` are
     started, and those left over are cancelled when the group is full. `num_groups_partition` says how many groups each
     tag has; without it they are divided equally, the remainder to the first tags. A worker runs up to
-    `max_env_num_per_worker` environments at once.
+    `max_env_num_per_worker` environments at once; that of a validation says how many of them may validate.
     """
 
     max_env_num_per_worker: int = 16

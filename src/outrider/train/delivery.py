@@ -1,10 +1,10 @@
 """A batch on its way to the trainer: read back from the store, group by group."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from outrider.core.account import Fate
+from outrider.core.account import Account, AttemptAccount, Fate
 from outrider.core.errors import UnknownId
 from outrider.core.ledger import GroupEntry
 from outrider.core.rollout import Rollout
@@ -12,6 +12,7 @@ from outrider.core.trajectory import Trajectory
 from outrider.store import Store
 from outrider.train.advantage import AdvantageRule
 from outrider.train.batch import Batch
+from outrider.train.metrics import Trained, metrics_of
 from outrider.train.sample import SampledTrajectory
 from outrider.train.samples import sampled
 
@@ -20,7 +21,7 @@ READS_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What the ledger says of a batch: its number, its groups with their members, and what was noted on the way."""
+    """What the ledger says of a batch, its number and members, and how things stood at that moment."""
 
     number: int
     members: Sequence[tuple[str, ...]]
@@ -66,10 +67,22 @@ async def load_batch(store: Store, delivery: Delivery, *, version: int, rule: Ad
             return sampled(await _trajectory(store, rollouts.get(rollout_id), rollout_id))
 
     trajectories = await asyncio.gather(*map(load, ids))
-    batch = Batch.of(trajectories, version=version, rule=rule)
+    trained = _trained(rollouts.values(), await store.query_accounts(ids))
     return RolloutBatch(
-        number=delivery.number, version=version, batch=batch, metrics=delivery.metrics, tokens=delivery.tokens
+        number=delivery.number,
+        version=version,
+        batch=Batch.of(trajectories, version=version, rule=rule),
+        metrics={**metrics_of(trained, version), **delivery.metrics},
+        tokens=delivery.tokens,
     )
+
+
+def _trained(rollouts: Iterable[Rollout], accounts: Iterable[AttemptAccount]) -> list[Trained]:
+    by_attempt = {one.attempt_id: one.account for one in accounts}
+    return [
+        Trained(one.group_id or "", one.tag or "", one.reward or 0.0, by_attempt.get(one.attempt_id or "", Account()))
+        for one in rollouts
+    ]
 
 
 async def _trajectory(store: Store, rollout: Rollout | None, rollout_id: str) -> Trajectory:

@@ -25,7 +25,7 @@ from outrider.store.bell import Listener
 from outrider.train.config import SchedulerConfig
 from outrider.train.delivery import Delivery
 from outrider.train.groups import OpenGroup, late_fate
-from outrider.train.metrics import LengthBias, Occupancy, metrics_of, token_metrics
+from outrider.train.metrics import LengthBias, Occupancy, token_metrics
 from outrider.train.news import NET_SECONDS, follow_asks, follow_ends, insist
 from outrider.train.schedule import Decision, Schedule
 from outrider.train.watch import Phase, Standing, standings_of
@@ -332,8 +332,8 @@ class Driver:
         self._tokens += self.schedule.flow
         self.schedule.flow.clear()
         self._bias.trained(one.account for group in groups for one in group.results)
-        metrics = metrics_of(groups, version=self.schedule.rule.version, wait_seconds=waited) | token_metrics(flow)
-        metrics |= {
+        metrics = token_metrics(flow) | {
+            "batch/wait_seconds": waited,
             "groups/open": float(len(self.schedule.groups) - self.schedule.rule.n_complete),
             "groups/complete": float(self.schedule.rule.n_complete),
             "groups/held_members": float(self.schedule.n_held),

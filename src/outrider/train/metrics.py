@@ -7,9 +7,9 @@ are sums since the batch before; `groups/…`, `slots/…` and `batch/…` are o
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from outrider.core.account import Account, Fate
-from outrider.train.groups import OpenGroup
 
 TIMES = ("reset_seconds", "held_seconds", "model_seconds", "env_seconds")
 COUNTED_ELSEWHERE = frozenset({"turns", "prompt_tokens", "completion_tokens", "cached_tokens", "retries", *TIMES})
@@ -57,33 +57,40 @@ class LengthBias:
         return trained / (self._offered["turns"] / self._offered["n"])
 
 
-def metrics_of(groups: Sequence[OpenGroup], *, version: int, wait_seconds: float) -> dict[str, float]:
+class Trained(NamedTuple):
+    """A trajectory of a batch."""
+
+    group_id: str
+    tag: str
+    reward: float
+    account: Account
+
+
+def metrics_of(trained: Sequence[Trained], version: int) -> dict[str, float]:
     """Those of the trajectories in a batch."""
-    results = [one for group in groups for one in group.results]
-    ages = [version - one.account.first_version for one in results if one.account.first_version is not None]
+    firsts = [one.account.first_version for one in trained]
+    ages = [version - first for first in firsts if first is not None]
     found = {
-        "batch/wait_seconds": wait_seconds,
-        "batch/reward": fmean(one.reward for one in results),
+        "batch/reward": fmean(one.reward for one in trained),
         "staleness/mean": fmean(ages) if ages else 0.0,
         "staleness/max": float(max(ages, default=0)),
     }
-    by_tag: dict[str, list[OpenGroup]] = defaultdict(list)
-    for group in groups:
-        by_tag[group.tag].append(group)
+    by_tag: dict[str, list[Trained]] = defaultdict(list)
+    for one in trained:
+        by_tag[one.tag].append(one)
     for tag, own in by_tag.items():
         found |= {f"env/{tag}/{name}": value for name, value in _tag_metrics(own).items()}
     return found
 
 
-def _tag_metrics(groups: Sequence[OpenGroup]) -> dict[str, float]:
-    results = [one for group in groups for one in group.results]
-    accounts = [one.account for one in results]
+def _tag_metrics(trained: Sequence[Trained]) -> dict[str, float]:
+    accounts = [one.account for one in trained]
     found = {
-        "reward": fmean(one.reward for one in results),
+        "reward": fmean(one.reward for one in trained),
         "turns": fmean(account.n_turns for account in accounts),
         "completion_tokens": fmean(account.completion_tokens for account in accounts),
         "prompt_tokens": fmean(account.prompt_tokens for account in accounts),
-        "groups": float(len(groups)),
+        "groups": float(len({one.group_id for one in trained})),
     }
     found |= {name: fmean(getattr(account, name) for account in accounts) for name in TIMES}
     own: dict[str, list[float]] = defaultdict(list)

@@ -193,7 +193,7 @@ class Schedule:
         open_at = self._open_at if self._open_at > now else math.inf
         if self.rule.holds(now):
             return open_at
-        return min((self.rule.wake_at(group_id) for group_id in self._asking), default=open_at)
+        return min([open_at, *(self.rule.wake_at(group_id) for group_id in self._asking)])
 
     def _add(self, group: GroupEntry | NewGroup) -> OpenGroup:
         added = OpenGroup(group_id=group.group_id, number=group.number, tag=group.tag, seed=group.seed, size=group.size)

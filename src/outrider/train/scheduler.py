@@ -189,7 +189,8 @@ class RolloutScheduler:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._validations.add(done)
         try:
-            rollouts = await validation.run(self._store, self._config.batch_seconds if timeout is None else timeout)
+            seconds = self._config.batch_seconds if timeout is None else timeout
+            rollouts = await validation.run(self._store, self._clock, seconds)
         finally:
             self._validations.discard(done)
             done.set_result(None)
@@ -261,7 +262,8 @@ class RolloutScheduler:
         open_ones = [entry for entry in entries if entry.state is not GroupState.DELIVERED]
         counts = await self._store.count_groups(self._name)
         resources = await self._store.get_latest_resources()
-        self._published = None if resources is None else _last_published(resources.resources, ledger.version)
+        found: Mapping[str, Any] = {} if resources is None else resources.resources
+        self._published = published_in(found)
         version = max(ledger.version, self._policy.version)
         schedule.source.n_opened = ledger.n_opened
         ids = await self._member_ids(open_ones)
@@ -269,7 +271,7 @@ class RolloutScheduler:
         accounts = await self._store.query_accounts(ids)
         schedule.restore(version, open_ones, counts=counts, member_ids=ids, ended=ended, accounts=accounts)
         await self._cancel_left_over(ids)
-        await self._announce(replace(self._policy, version=version, paused=False))
+        await self._announce(replace(_last_published(found, version), version=version, paused=False))
 
     async def _member_ids(self, entries: Sequence[GroupEntry]) -> list[str]:
         found = []
@@ -322,10 +324,10 @@ class RolloutScheduler:
             await sleep(self._clock, LAST_WORDS_SECONDS)
 
 
-def _last_published(resources: Mapping[str, Any], version: int) -> PublishedPolicy | None:
+def _last_published(resources: Mapping[str, Any], version: int) -> PublishedPolicy:
     """The policy that was published last, even if whoever published it died before the workers were told."""
-    published = published_in(resources)
-    if NEXT_KEY in resources and (published is None or published.version < version):
+    published = published_in(resources) or PublishedPolicy()
+    if published.version < version and NEXT_KEY in resources:
         coming = msgspec.convert(resources[NEXT_KEY], PublishedPolicy)
         return coming if coming.version == version else published
     return published

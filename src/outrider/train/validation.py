@@ -6,6 +6,7 @@ from statistics import fmean
 
 from msgspec import Struct
 
+from outrider.core.clock import Clock
 from outrider.core.errors import InvalidInput
 from outrider.core.ids import new_id
 from outrider.core.ledger import PIN_KEY, SAMPLING_KEY
@@ -19,6 +20,7 @@ from outrider.train.seeding import sampling_of, task_of
 
 _log = logging.getLogger(__name__)
 
+FEED_PAGE = 1000
 PRIORITY = 2
 """Before whatever trains: a trainer waits for it."""
 
@@ -69,6 +71,11 @@ class Validation:
         self._version = version
         self._tasks = tasks
 
+    @property
+    def n_at_once(self) -> int:
+        """How many run at once at most: `max_env_num_per_worker` of them in each worker, on average."""
+        return self._config.train_env_manager.n_workers * self._manager.max_env_num_per_worker
+
     def requests(self) -> list[RolloutRequest]:
         return [
             self._request(tag, k, seat)
@@ -77,22 +84,35 @@ class Validation:
             for seat in range(self._manager.group_size)
         ]
 
-    async def run(self, store: Store, timeout: float) -> tuple[Rollout, ...]:
-        """Have it run; whatever has not ended at the deadline is cancelled. All of its rollouts."""
-        ids = [rollout.rollout_id for rollout in await store.enqueue_many_rollouts(self.requests())]
+    async def run(self, store: Store, clock: Clock, timeout: float) -> tuple[Rollout, ...]:
+        """Have it run, so many at once; whatever has not ended at the deadline is cancelled. All of its rollouts."""
+        deadline = clock.time() + timeout
+        waiting = self.requests()
+        ids: list[str] = []
+        open_ids: set[str] = set()
+        cursor = (await store.statistics()).cursor
         try:
-            await store.wait_for_rollouts(ids, timeout)
+            while (waiting or open_ids) and (left := deadline - clock.time()) > 0:
+                next_ones, waiting = _split(waiting, self.n_at_once - len(open_ids))
+                for rollout in await store.enqueue_many_rollouts(next_ones):
+                    ids.append(rollout.rollout_id)
+                    open_ids |= set() if rollout.status.is_final else {rollout.rollout_id}
+                feed = await store.finished_after(cursor, limit=FEED_PAGE, wait=left if open_ids else 0.0)
+                cursor = feed.cursor
+                open_ids -= {rollout.rollout_id for rollout in feed.items}
         finally:
-            cancelled = await store.cancel_rollouts(ids)
-        if cancelled:
-            _log.warning("%d of %d rollouts of the validation did not end in %g s", len(cancelled), len(ids), timeout)
+            cancelled = await store.cancel_rollouts(list(open_ids))
+        if cancelled or waiting:
+            n_late = len(cancelled) + len(waiting)
+            _log.warning("%d of %d rollouts of the validation did not end in %g s", n_late, len(ids), timeout)
         return (await store.query_rollouts(rollout_ids=ids)).items
 
     def result(self, rollouts: Sequence[Rollout], seconds: float) -> ValidationResult:
         by_tag: dict[str, list[Rollout]] = {tag: [] for tag, n in self._manager.partition.items() if n}
         for rollout in rollouts:
             by_tag[rollout.tag or ""].append(rollout)
-        tags = {tag: _tag_result(own) for tag, own in by_tag.items()}
+        sizes = {tag: n * self._manager.group_size for tag, n in self._manager.partition.items()}
+        tags = {tag: _tag_result(own, sizes[tag]) for tag, own in by_tag.items()}
         return ValidationResult(version=self._version, seconds=seconds, tags=tags)
 
     def _request(self, tag: str, k: int, seat: int) -> RolloutRequest:
@@ -114,13 +134,19 @@ class Validation:
         )
 
 
-def _tag_result(rollouts: Sequence[Rollout]) -> TagResult:
+def _split(requests: list[RolloutRequest], n: int) -> tuple[list[RolloutRequest], list[RolloutRequest]]:
+    return requests[: max(n, 0)], requests[max(n, 0) :]
+
+
+def _tag_result(rollouts: Sequence[Rollout], n: int) -> TagResult:
     rewards = tuple(one.reward for one in rollouts if one.reward is not None)
+    n_failed = sum(one.status is RolloutStatus.FAILED for one in rollouts)
+    n_ended = sum(one.status in {RolloutStatus.SUCCEEDED, RolloutStatus.FAILED} for one in rollouts)
     return TagResult(
-        n=len(rollouts),
+        n=n,
         n_scored=len(rewards),
-        n_failed=sum(one.status is RolloutStatus.FAILED for one in rollouts),
-        n_unfinished=sum(one.status is RolloutStatus.CANCELLED for one in rollouts),
+        n_failed=n_failed,
+        n_unfinished=n - n_ended,
         reward=fmean(rewards) if rewards else None,
         rewards=rewards,
     )

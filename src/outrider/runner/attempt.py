@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from outrider.agent import Context, Episode, EpisodeFactory, Result
 from outrider.agent.limits import TurnLimits
 from outrider.agent.recorder import Recorder
@@ -220,10 +222,11 @@ class AttemptRun:
     def _has_account(self) -> bool:
         return LEDGER_KEY in self.claimed.metadata
 
-    def _account(self) -> Account:
-        return self._context.spending.account(
+    def _account(self, *, failed: bool = False) -> Account:
+        account = self._context.spending.account(
             n_bytes=self.recorder.n_bytes, held_seconds=self._held_seconds, metrics=self._metrics
         )
+        return replace(account, failed=failed)
 
     async def _result(self) -> Result:
         with boundary(AgentError, "agent"):
@@ -312,7 +315,7 @@ class AttemptRun:
                 error=failure,
                 events=events,
                 first_index=first_index,
-                account=self._account() if self._has_account else None,
+                account=self._account(failed=status is AttemptStatus.FAILED) if self._has_account else None,
             )
 
         await self._insistently(write)

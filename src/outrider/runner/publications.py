@@ -125,9 +125,9 @@ class Publications:
         except msgspec.ValidationError as exc:
             _log.error("resources %d hold a policy that cannot be read, so they are left out: %s", found.version, exc)
             return
-        if published is None:
-            return
         before = self.newest
+        if published is None or published.version < before.version:  # versions never fall: this one came late
+            return
         self.newest = replace(
             published, model=published.model or before.model, base_urls=published.base_urls or before.base_urls
         )

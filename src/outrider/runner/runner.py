@@ -125,6 +125,7 @@ class Runner:
         self._interval = self._config.heartbeat_interval
         self._beat: asyncio.Future[tuple[LostLease, ...]] | None = None
         self._stopping = asyncio.Event()
+        self._grace_is_over = False
         self._stopped_by: AttemptError | None = None
         self._abandoned: set[asyncio.Task[AttemptStatus | None]] = set()
 
@@ -216,6 +217,8 @@ class Runner:
         valid_until = claimed.attempt.started_at.timestamp() + lease
         running = _Running(attempt, task, valid_until, asyncio.get_running_loop().create_future())
         self._running[claimed.attempt.attempt_id] = running
+        if self._grace_is_over:
+            running.stop(lost=False)
         self._beat_at_least_every(lease / HEARTBEATS_PER_LEASE)
         try:
             ends: list[asyncio.Future[Any]] = [task, running.told_to_stop]
@@ -257,6 +260,7 @@ class Runner:
                 if running.attempt.is_held:
                     running.stop(lost=False)
             await sleep(self._clock, min(left, PROGRESS_SECONDS))
+        self._grace_is_over = True
         for running in self._running.values():
             running.stop(lost=False)
 

@@ -93,6 +93,8 @@ class Driver:
         for number, entries in sorted(batches.items()):
             self._unclaimed.append(Delivery.of(number, entries))
             self._outstanding[number] = tuple(entry.group_id for entry in entries)
+        if batches:  # as far as the rule goes the trainer has one, and what begins now is for the next
+            self.schedule.rule.handed_over(self._clock.time())
 
     async def run(self) -> None:
         name = self._ledger.name

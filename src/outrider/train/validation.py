@@ -104,7 +104,9 @@ class Validation:
             cancelled = await store.cancel_rollouts(list(open_ids))
         if cancelled or waiting:
             n_late = len(cancelled) + len(waiting)
-            _log.warning("%d of %d rollouts of the validation did not end in %g s", n_late, len(ids), timeout)
+            _log.warning(
+                "%d of %d rollouts of the validation did not end in %g s", n_late, len(ids) + len(waiting), timeout
+            )
         return (await store.query_rollouts(rollout_ids=ids)).items
 
     def result(self, rollouts: Sequence[Rollout], seconds: float) -> ValidationResult:

@@ -63,3 +63,16 @@ def output_of(source: str, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+OUTRIDER = (sys.executable, "-m", "outrider")
+
+
+def run_outrider(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end: it must exit with this code, and never with a traceback."""
+    done = subprocess.run(
+        [*OUTRIDER, *arguments], capture_output=True, text=True, timeout=100, check=False, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done

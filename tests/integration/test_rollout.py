@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from itertools import pairwise
@@ -16,9 +15,8 @@ import pytest
 
 from outrider.core.ledger import GroupEntry, GroupState
 from outrider.store import open_store
+from processes import OUTRIDER, run_outrider
 from terminal import run_on_terminal
-
-OUTRIDER = [sys.executable, "-m", "outrider"]
 
 CONFIG = """
 train_env_manager:
@@ -85,17 +83,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rollout(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [*OUTRIDER, "rollout", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == code, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    return done
+    return run_outrider("rollout", *arguments, code=code)
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:

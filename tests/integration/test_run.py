@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from processes import OUTRIDER, run_outrider
 from terminal import run_on_terminal
 
-OUTRIDER = [sys.executable, "-m", "outrider"]
 SLOW_GAME = ("--mode", "FrozenLake", "--model", "builtin:solver?latency=0.05", "--num-rollouts", "4")
 
 OWN = """
@@ -54,17 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [*OUTRIDER, "run", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == code, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    return done
+    return run_outrider("run", *arguments, code=code)
 
 
 def run_json(*arguments: str, code: int = 0) -> Any:

@@ -1,14 +1,12 @@
 """From the settings of `outrider rollout` to what its parts take, and what is checked before anything starts."""
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from outrider.cli.rollout_config import RolloutSettings
-from outrider.cli.rollout_view import WORKER_LEVEL
 from outrider.core.errors import InvalidInput
 from outrider.core.task import Task
 from outrider.env.registry import GYMNASIUM, bundled_tasks
@@ -86,7 +84,6 @@ def worker_spec(settings: RolloutSettings, store_url: str) -> WorkerSpec:
         store_url=store_url,
         episodes=episode_spec(settings),
         config=config,
-        log_level=logging.getLevelName(WORKER_LEVEL),
         tells_claims=False,
     )
 

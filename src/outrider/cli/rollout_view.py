@@ -4,17 +4,16 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import click
 import msgspec
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from outrider.cli.ledgers import counts_text
+from outrider.cli.live import LiveBar
 from outrider.cli.options import print_json
 from outrider.cli.rollout_trainer import Step
 from outrider.cli.run_view import Pace, Rates
@@ -26,9 +25,6 @@ from outrider.train.validation import ValidationResult
 from outrider.train.watch import Phase
 
 N_BLOCKING = 3
-WORKER_LEVEL = logging.ERROR
-"""Workers warn of every attempt that is taken from them; with redundant members that is the way of things."""
-
 QUIET_SECONDS = 30.0
 """How long a plain view may say nothing."""
 
@@ -99,44 +95,24 @@ class JsonRolloutView(PlainRolloutView):
         print_json({"kind": "validation", **msgspec.to_builtins(result)})
 
 
-class LiveRolloutView(PlainRolloutView):
+class LiveRolloutView(LiveBar):
     """Below the lines: steps, slots by phase, groups by state, the batch being filled, tokens by fate, what blocks."""
 
     def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
+        super().__init__(console, "steps")
         self._pace = Pace()
         self._latest: Step | None = None
-        self._progress = Progress(
-            TextColumn("steps"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self._task = self._progress.add_task("", total=None)
-        self._live = Live(self._progress, console=console, refresh_per_second=4, transient=True)
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._live.stop()
-
-    def line(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def step(self, step: Step) -> None:
         self._latest = step
-        super().step(step)
+        self.line(step_text(step))
+
+    def validated(self, result: ValidationResult) -> None:
+        self.line(validation_text(result))
 
     def update(self, now: Moment) -> None:
         rates = self._pace.add(now)
-        self._progress.update(self._task, completed=now.n_done, total=now.n_steps)
-        self._live.update(Group(self._progress, moment_table(now, self._latest, rates), *_blocking(now)))
+        self.show(now.n_done, now.n_steps, moment_table(now, self._latest, rates), *_blocking(now))
 
 
 def moment_table(now: Moment, latest: Step | None, rates: Rates) -> Table:
@@ -209,9 +185,7 @@ class _LogLines(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        least = WORKER_LEVEL if record.name.startswith("outrider.runner") else self.level
-        if record.levelno >= least:
-            self._say(f"{record.levelname.lower()}: {record.getMessage()}")
+        self._say(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
 @contextmanager

@@ -4,15 +4,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from outrider.cli.live import LiveBar
 from outrider.core.status import RolloutStatus
 from outrider.evaluate.results import ResultLine
 from outrider.runner.meter import Reading
@@ -121,32 +120,12 @@ class PlainRunView:
             self.line(f"{now.n_ended}/{now.n_total} {progress_text(now)}; {rates_text(rates, now)}")
 
 
-class LiveRunView:
+class LiveRunView(LiveBar):
     """A bar with rate and time left, the counts, and what runs longest."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._pace = Pace()
-        self._progress = Progress(
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self._task = self._progress.add_task("", total=None)
-        self._live = Live(self._progress, console=console, refresh_per_second=4, transient=True)
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._live.stop()
-
-    def line(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def ended(self, line: ResultLine) -> None:
         if line.status is not RolloutStatus.SUCCEEDED:
@@ -154,9 +133,8 @@ class LiveRunView:
 
     def update(self, now: Progressing) -> None:
         rates = self._pace.add(now)
-        self._progress.update(self._task, completed=now.n_ended, total=now.n_total)
         counts = Text(f"{progress_text(now)}; {rates_text(rates, now)}")
-        self._live.update(Group(self._progress, counts, *_slowest_table(now)))
+        self.show(now.n_ended, now.n_total, counts, *_slowest_table(now))
 
 
 @contextmanager

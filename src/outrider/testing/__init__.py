@@ -4,11 +4,24 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.testing.clock import FakeClock, eventually
 from outrider.testing.environment import Conformance, check_environment
+from outrider.testing.virtual_time import Deadlock, LoopClock, ScaledLoop, VirtualLoop, run_scaled, run_virtual
 
 if TYPE_CHECKING:
     from outrider.testing.model_server import ModelServer
 
-__all__ = ["Conformance", "FakeClock", "ModelServer", "check_environment", "eventually"]
+__all__ = [
+    "Conformance",
+    "Deadlock",
+    "FakeClock",
+    "LoopClock",
+    "ModelServer",
+    "ScaledLoop",
+    "VirtualLoop",
+    "check_environment",
+    "eventually",
+    "run_scaled",
+    "run_virtual",
+]
 
 
 def __getattr__(name: str) -> Any:

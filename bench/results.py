@@ -44,9 +44,23 @@ def lines_of(name: str, options: Sequence[str]) -> list[Line]:
 
 
 def section(name: str, lines: Sequence[Line], how: str, when: datetime) -> str:
-    """The section of one benchmark."""
-    goals: Sequence[Goal] = importlib.import_module(name).GOOD
-    parts = [f"## {name.upper()}", *_facts(how, when), *_missing(lines), *_goals(goals, lines)]
+    """The section of one benchmark: a table for each metric, unless the benchmark has `tables` of its own."""
+    program = importlib.import_module(name)
+    goals: Sequence[Goal] = program.GOOD
+    parts = [
+        f"## {name.upper()}",
+        *_facts(how, when),
+        "",
+        getattr(program, "METHOD", METHOD),
+        *_missing(lines),
+        *_goals(goals, lines),
+    ]
+    parts += program.tables(lines) if hasattr(program, "tables") else _tables(lines)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _tables(lines: Sequence[Line]) -> list[str]:
+    parts: list[str] = []
     by_metric: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         if line["metric"] not in ("ratio", "unavailable"):
@@ -54,7 +68,15 @@ def section(name: str, lines: Sequence[Line], how: str, when: datetime) -> str:
     ratios = {(line["case"], line["of"]): line for line in lines if line["metric"] == "ratio"}
     for metric, found in by_metric.items():
         parts += _table(metric, found, ratios)
-    return "\n".join(parts).rstrip() + "\n"
+    return parts
+
+
+def write_pictures(name: str, lines: Sequence[Line]) -> None:
+    """The files that belong to a section, if its benchmark has `pictures`; they lie beside the results."""
+    program = importlib.import_module(name)
+    if hasattr(program, "pictures"):
+        for file, text in program.pictures(lines).items():
+            (HERE / file).write_text(text)
 
 
 def _facts(how: str, when: datetime) -> list[str]:
@@ -67,7 +89,7 @@ def _facts(how: str, when: datetime) -> list[str]:
         "versions": f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {_postgres_version()}, "
         f"{platform.system()} {platform.release()}",
     }
-    return ["", "| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in facts.items()), "", METHOD]
+    return ["", "| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in facts.items())]
 
 
 def _commit() -> str:
@@ -168,6 +190,7 @@ def main(argv: Sequence[str]) -> int:
             how += f", from the lines it left in {options.lines.name}"
         text = RESULTS.read_text() if RESULTS.exists() else TITLE
         RESULTS.write_text(replace_section(text, name, section(name, lines, how, when)))
+        write_pictures(name, lines)
     return 0
 
 

@@ -88,7 +88,7 @@ class Gate:
                 _log.warning("cannot look for leave to begin, will try again: %s", exc)
                 await sleep(self._clock, UNAVAILABLE_SECONDS)
                 continue
-            for attempt_id, version in granted.items():
-                leave = self._waiting.pop(attempt_id, None)
-                if leave is not None and not leave.done():
-                    leave.set_result(version)
+            for attempt_id in [name for name in self._waiting if name in granted]:  # in the order they came
+                leave = self._waiting.pop(attempt_id)
+                if not leave.done():
+                    leave.set_result(granted[attempt_id])

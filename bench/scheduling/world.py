@@ -151,7 +151,7 @@ class Record:
 
     deliveries: list[Delivery] = field(default_factory=list)
     offered: list[tuple[float, int]] = field(default_factory=list)
-    """When each member was first started, and how many turns it has."""
+    """When each member was first started, and how many turns it has; without those that the filter drops."""
     waste: list[tuple[float, float]] = field(default_factory=list)
     """Model work that is not trained on: when that was certain, and how much."""
 
@@ -190,7 +190,7 @@ class World:
 
     def started(self, trajectory: Trajectory) -> None:
         self.note("start", *trajectory.key)
-        if trajectory.attempt == 0:
+        if trajectory.attempt == 0 and not self.workload.is_filtered(trajectory.group):
             self.record.offered.append((self.now, len(trajectory.plan.turns)))
 
     def wasted(self, work: float) -> None:

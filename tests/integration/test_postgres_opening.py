@@ -7,6 +7,7 @@ import traceback
 import pytest
 
 from leaks import no_leaks
+from machine_journal import owner_of
 from outrider.core import wire
 from outrider.core.clock import SystemClock
 from outrider.core.errors import InvalidInput, LeaseLost, SchemaMismatch, StoreUnavailable
@@ -42,7 +43,7 @@ async def test_a_store_opened_again_has_what_it_had(postgres_url: str):
         assert (await store.query_rollouts()).items == (rollout,)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", range(1, len(migrations("postgres"))))
 async def test_a_store_of_an_older_version_is_upgraded_with_all_that_is_in_it(
     postgres_server: PostgresServer, postgres_url: str, version: int
 ):
@@ -72,9 +73,11 @@ async def test_a_store_of_an_older_version_is_upgraded_with_all_that_is_in_it(
         member = RolloutRequest(input="x", rollout_id="new", group_id="g")
         group = NewGroup(group_id="g", number=0, tag="t", seed=1, size=1, members=(member,))
         await store.write_ledger(ledger, LedgerWrite(opened=(group,)))
+        await (await owner_of(store)).go("m1", "creating")
     async with open_store(postgres_url) as store:
         assert [attempt.attempt_id for attempt in await store.query_attempts("live")] == ["at-old2"]
         assert [(ledger.settings, ledger.n_opened) for ledger in await store.query_ledgers()] == [({"a": 1}, 1)]
+        assert [machine.machine_id for machine in await store.query_machines("p")] == ["m1"]
     known = len(migrations("postgres"))
     assert postgres_server.sql(f"SELECT version FROM {schema}.schema_version") == str(known)
 

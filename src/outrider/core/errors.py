@@ -8,6 +8,7 @@ OutriderError
 ├── StoreError              the store could not do what was asked
 │   ├── LeaseLost           a write named an attempt that is no longer the current one
 │   ├── LedgerLost          a write named an epoch of a ledger that is over: somebody else has opened it
+│   ├── PoolLost            a write named an epoch of a pool that is over: another process has opened it
 │   ├── SchemaMismatch      the database was made by another version of Outrider
 │   └── StoreUnavailable    the database cannot be reached, is locked, or its disk is full
 ├── BatchLate               no batch was ready at the deadline; says what it waits for
@@ -19,6 +20,7 @@ OutriderError
     │   └── PolicyUnusable  wrong key, no such model: no call can succeed, so the run stops
     ├── EnvError            the environment
     ├── MachineError        the machine (VM, desktop, container, browser)
+    │   └── MachineRefusal  the machine cannot do what was asked, and did nothing
     ├── AgentError          the agent's own code
     ├── ScoreError          the scoring of a finished attempt
     ├── LimitError          a deadline or budget ran out
@@ -102,6 +104,19 @@ class LedgerLost(StoreError):
         self.current = current
 
 
+class PoolLost(StoreError):
+    """The pool was opened by another process since. The write changed nothing."""
+
+    def __init__(self, name: str, epoch: int, current: int) -> None:
+        super().__init__(
+            f"pool {name!r} was taken over (epoch {current}, this is {epoch}): another process owns its machines, "
+            "so this one must let go of them"
+        )
+        self.name = name
+        self.epoch = epoch
+        self.current = current
+
+
 class BatchLate(OutriderError):
     """`get_batch` reached its deadline. Nothing is lost: ask again, or look at what the message names."""
 
@@ -166,6 +181,10 @@ class MachineError(AttemptError):
     """The machine failed."""
 
     boundary = Boundary.MACHINE
+
+
+class MachineRefusal(MachineError):
+    """The machine cannot do what was asked, such as press a key that it does not have. It did nothing, and is well."""
 
 
 class AgentError(AttemptError):

@@ -10,10 +10,12 @@ from outrider.core.account import Account, AttemptAccount, Tally
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.event import RecordedEvent
 from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
+from outrider.core.machine import MachineMove, MachineRecord, PoolRecord
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.ledger_steps import GroupQuery, LedgerStep
+from outrider.store.machine_steps import MachineQuery, MachineStep, MoveQuery
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
 
@@ -121,3 +123,18 @@ class Engine(ABC):
 
     @abstractmethod
     async def _query_progress(self, ledger: str) -> tuple[MemberProgress, ...]: ...
+
+    @abstractmethod
+    async def _open_pool(self, name: str) -> int: ...
+
+    @abstractmethod
+    async def _pools(self) -> tuple[PoolRecord, ...]: ...
+
+    @abstractmethod
+    async def _write_machines(self, step: MachineStep) -> None: ...
+
+    @abstractmethod
+    async def _query_machines(self, query: MachineQuery) -> tuple[MachineRecord, ...]: ...
+
+    @abstractmethod
+    async def _query_moves(self, query: MoveQuery) -> Page[MachineMove]: ...

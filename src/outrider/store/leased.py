@@ -24,6 +24,7 @@ from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatu
 from outrider.core.worker import Worker
 from outrider.store.bell import Bell, Topic
 from outrider.store.ledgers import LedgerMethods
+from outrider.store.machines import MachineMethods
 from outrider.store.protocol import Finished, Resources, SortKey, Statistics
 from outrider.store.steps import (
     EventQuery,
@@ -51,7 +52,7 @@ SWEEP_SECONDS = 0.5
 FEED_PAGE = 1000
 
 
-class LeasedStore(LedgerMethods):
+class LeasedStore(LedgerMethods, MachineMethods):
     """A store; see `outrider.store.protocol` for what its public methods promise."""
 
     def __init__(self, url: str, clock: Clock, bell: Bell) -> None:

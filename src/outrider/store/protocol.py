@@ -8,7 +8,7 @@ Invariants, the same for every engine:
 - Expiry and time-outs are enforced by every process that has the store open, whether or not anyone calls it.
 - Waiting calls wake on events, within milliseconds, also when the event comes from another process.
 
-Those of the ledger of groups stand in `outrider.core.ledger`.
+Those of the ledger of groups stand in `outrider.core.ledger`, those of machines in `outrider.core.machine`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,6 +21,7 @@ from outrider.core.account import Account, AttemptAccount, Tally
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.event import Event, EventKind, RecordedEvent
 from outrider.core.ledger import Asks, GroupEntry, GroupState, Ledger, LedgerWrite, MemberProgress
+from outrider.core.machine import MachineMove, MachineRecord, MachineState, PoolRecord
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, RolloutRequest
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
@@ -260,6 +261,31 @@ class Store(Protocol):
 
     async def query_progress(self, ledger: str) -> tuple[MemberProgress, ...]:
         """The live members of the ledger's groups that are opened, oldest group first."""
+
+    async def open_pool(self, name: str) -> int:
+        """Make the pool, or take it over from the process that had it; the epoch that its writes must name."""
+
+    async def query_pools(self) -> tuple[PoolRecord, ...]:
+        """All pools, by name. Takes none of them over."""
+
+    async def write_machines(
+        self, pool: str, epoch: int, number: int, records: Sequence[MachineRecord], moves: Sequence[MachineMove]
+    ) -> None:
+        """Journal machines as they stand now and the moves that brought them there, oldest first, in one step.
+
+        The writes of an epoch are numbered from 1; repeating one that was carried out changes nothing. Raises
+        `PoolLost` if the epoch is over, `InvalidInput` for a move not in the table.
+        """
+
+    async def query_machines(
+        self, pool: str | None = None, states: Collection[MachineState | str] | None = None
+    ) -> tuple[MachineRecord, ...]:
+        """Machines by pool, the oldest first; those that are gone too, unless `states` leaves them out."""
+
+    async def query_machine_moves(
+        self, machine_id: str | None = None, pool: str | None = None, *, limit: int = -1, offset: int = 0
+    ) -> Page[MachineMove]:
+        """Moves, newest first."""
 
     async def close(self) -> None:
         """Let go of the database. What was acknowledged stays; calls under way are carried out first."""

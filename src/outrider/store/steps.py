@@ -251,7 +251,7 @@ def new_report(
         attempt_id=attempt_id,
         signal=signal,
         worker_id=None if worker_id is None else worker_name(worker_id),
-        reward=None if reward is None else _finite(f"reward of rollout {rollout_id}:", reward),
+        reward=None if reward is None else finite(f"reward of rollout {rollout_id}:", reward),
         failure=error,
         events=tuple(map(_checked_event, events)) if events else (),
         first_index=first_index,
@@ -349,7 +349,7 @@ def metadata_of(data: bytes) -> Mapping[str, Any]:
     return metadata
 
 
-def _finite(name: str, value: float) -> float:
+def finite(name: str, value: float) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as exc:

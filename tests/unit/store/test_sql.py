@@ -5,10 +5,12 @@ from importlib.resources import files
 import pytest
 
 from outrider.core.ledger import GroupState
+from outrider.core.machine import MachineState
 from outrider.store import sql
 from outrider.store.ledger_steps import GroupQuery
+from outrider.store.machine_steps import MachineQuery, MoveQuery
 from outrider.store.sql import migrations, queries
-from outrider.store.sqlite import ledger_reads
+from outrider.store.sqlite import ledger_reads, machines
 from outrider.store.sqlite import reads as sqlite_reads
 from outrider.store.sqlite.file import connect
 
@@ -123,3 +125,39 @@ def test_groups_of_a_state_or_batch_are_found_without_reading_the_others(databas
     assert len(ran) == 2
     for query in ran:
         assert any(index in step for step in _plan(database, query)), query
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("written", "SEARCH pools USING PRIMARY KEY"),
+        ("set_written", "SEARCH pools USING PRIMARY KEY"),
+        ("machines", "SEARCH machines USING PRIMARY KEY"),
+    ],
+)
+def test_a_write_to_the_journal_of_machines_goes_by_an_index(database: sqlite3.Connection, name: str, index: str):
+    plan = _plan(database, sqlite_reads.SQL[name])
+    assert any(step.startswith(index) for step in plan), plan
+    assert [step for step in plan if re.match(r"SCAN (?!json_each VIRTUAL)", step)] == []
+
+
+@pytest.mark.parametrize(
+    ("read", "index"),
+    [
+        (lambda db: machines.machines(db, MachineQuery(pool=None, states=(MachineState.READY,))), "(state=?)"),
+        (lambda db: machines.machines(db, MachineQuery(pool="p", states=tuple(MachineState))), "(state=? AND pool=?)"),
+        (lambda db: machines.machine_moves(db, MoveQuery(machine_id="m", limit=1)), "by_machine (machine_id=?)"),
+        (lambda db: machines.machine_moves(db, MoveQuery(pool="p", limit=1)), "by_pool (pool=?)"),
+        (lambda db: machines.machine_moves(db, MoveQuery(machine_id="m", pool="p")), "by_machine (machine_id=?)"),
+    ],
+)
+def test_machines_of_a_state_and_moves_of_a_machine_are_found_without_reading_the_others(database, read, index: str):
+    ran: list[str] = []
+    database.set_trace_callback(ran.append)
+    read(database)
+    database.set_trace_callback(None)
+    assert ran
+    for query in ran:
+        plan = _plan(database, query)
+        assert any(index in step for step in plan), plan
+        assert "moves" not in query or "USE TEMP B-TREE FOR ORDER BY" not in plan

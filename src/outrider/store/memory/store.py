@@ -8,13 +8,15 @@ from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
 from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
+from outrider.core.machine import MachineMove, MachineRecord, PoolRecord
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.bell import Bell
 from outrider.store.leased import LeasedStore
 from outrider.store.ledger_steps import GroupQuery, LedgerStep
-from outrider.store.memory.ledger import MemoryLedgers
+from outrider.store.machine_steps import MachineQuery, MachineStep, MoveQuery
+from outrider.store.memory.machines import MemoryMachines
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
 from outrider.store.usable import Usable
@@ -28,15 +30,15 @@ class MemoryStore(LeasedStore):
     def __init__(self, url: str, clock: Clock) -> None:
         super().__init__(url, clock, Bell(clock))
         self._usable = Usable()
-        self._steps = MemoryLedgers(clock)
+        self._steps = MemoryMachines(clock)
 
     async def _connect(self) -> None: ...
 
     async def _disconnect(self) -> None:
         self._usable.closed = True
-        self._steps = MemoryLedgers(self._clock)
+        self._steps = MemoryMachines(self._clock)
 
-    def _do(self, operation: Callable[[MemoryLedgers], R]) -> R:
+    def _do(self, operation: Callable[[MemoryMachines], R]) -> R:
         self._usable.check()
         steps = self._steps
         result = operation(steps)
@@ -70,13 +72,13 @@ class MemoryStore(LeasedStore):
         return self._do(lambda steps: steps.cancel(rollout_ids))
 
     async def _expire(self) -> float | None:
-        return self._do(MemoryLedgers.expire)
+        return self._do(MemoryMachines.expire)
 
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
         return self._do(lambda steps: steps.finished(cursor, limit))
 
     async def _feed_end(self) -> int:
-        return self._do(MemoryLedgers.feed_end)
+        return self._do(MemoryMachines.feed_end)
 
     async def _query_rollouts(self, query: RolloutQuery) -> Page[Rollout]:
         return self._do(lambda steps: steps.rollouts(query))
@@ -85,7 +87,7 @@ class MemoryStore(LeasedStore):
         return self._do(lambda steps: steps.attempts(rollout_id))
 
     async def _query_workers(self) -> tuple[Worker, ...]:
-        return self._do(MemoryLedgers.workers)
+        return self._do(MemoryMachines.workers)
 
     async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]:
         return self._do(lambda steps: steps.events(query))
@@ -94,16 +96,16 @@ class MemoryStore(LeasedStore):
         return self._do(lambda steps: steps.put_resources(data))
 
     async def _latest_resources(self) -> Resources | None:
-        return self._do(MemoryLedgers.latest_resources)
+        return self._do(MemoryMachines.latest_resources)
 
     async def _statistics(self) -> Statistics:
-        return self._do(MemoryLedgers.statistics)
+        return self._do(MemoryMachines.statistics)
 
     async def _open_ledger(self, name: str, settings: bytes) -> Ledger:
         return self._do(lambda steps: steps.open_ledger(name, settings))
 
     async def _ledgers(self) -> tuple[Ledger, ...]:
-        return self._do(MemoryLedgers.ledgers)
+        return self._do(MemoryMachines.ledgers)
 
     async def _write_ledger(self, step: LedgerStep) -> None:
         return self._do(lambda steps: steps.write_ledger(step))
@@ -137,3 +139,18 @@ class MemoryStore(LeasedStore):
 
     async def _query_progress(self, ledger: str) -> tuple[MemberProgress, ...]:
         return self._do(lambda steps: steps.progress(ledger))
+
+    async def _open_pool(self, name: str) -> int:
+        return self._do(lambda steps: steps.open_pool(name))
+
+    async def _pools(self) -> tuple[PoolRecord, ...]:
+        return self._do(MemoryMachines.pools)
+
+    async def _write_machines(self, step: MachineStep) -> None:
+        return self._do(lambda steps: steps.write_machines(step))
+
+    async def _query_machines(self, query: MachineQuery) -> tuple[MachineRecord, ...]:
+        return self._do(lambda steps: steps.machines(query))
+
+    async def _query_moves(self, query: MoveQuery) -> Page[MachineMove]:
+        return self._do(lambda steps: steps.machine_moves(query))

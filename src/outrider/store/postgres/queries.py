@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from outrider.store import ledger_rows, rows
+from outrider.store import ledger_rows, machine_rows, rows
 from outrider.store.sql import queries
 
 ROLLOUT = rows.ROLLOUT.replace(" i.", " r.")
@@ -30,6 +30,10 @@ def _composed() -> Mapping[str, str]:
         ask=ledger_rows.ASK,
         account=ledger_rows.ACCOUNT,
         progress=ledger_rows.PROGRESS,
+        pool=machine_rows.POOL,
+        written=machine_rows.WRITTEN,
+        machine=machine_rows.MACHINE,
+        move=machine_rows.MOVE,
     )
     composed = dict(plain)
     for part in ("insert_rollouts", "candidates", "attempt_id", "places_in_feed", "end_numbered", "moved_to_queue"):

@@ -14,14 +14,16 @@ from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
 from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
+from outrider.core.machine import MachineMove, MachineRecord, PoolRecord
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.held import Held
 from outrider.store.leased import SWEEP_SECONDS, LeasedStore
 from outrider.store.ledger_steps import GroupQuery, LedgerStep
+from outrider.store.machine_steps import MachineQuery, MachineStep, MoveQuery
 from outrider.store.orphans import Orphans
-from outrider.store.postgres import ledger_reads, reads
+from outrider.store.postgres import ledger_reads, machines, reads
 from outrider.store.postgres.address import READ_PLANS, STEP_PLANS, address_of
 from outrider.store.postgres.batcher import Batcher
 from outrider.store.postgres.bell import PostgresBell
@@ -30,6 +32,7 @@ from outrider.store.postgres.clock import DatabaseClock
 from outrider.store.postgres.driver import Link
 from outrider.store.postgres.ledgers import ASKED_AT_ONCE, PostgresLedgers
 from outrider.store.postgres.links import FIRST_PAUSE, Links
+from outrider.store.postgres.machines import PostgresMachines
 from outrider.store.postgres.reports import Reported, Reports
 from outrider.store.postgres.schema import migrate
 from outrider.store.postgres.steps import ENQUEUED_AT_ONCE, PostgresSteps
@@ -78,6 +81,7 @@ class PostgresStore(LeasedStore):
         )
         self._orphans = Orphans(self._reports.submit)
         self._ledger_steps = PostgresLedgers(self._links, clock, bell)
+        self._machine_steps = PostgresMachines(self._links, clock)
         self._asks = Batcher[tuple[tuple[str, str], ...], None](self._ledger_steps.ask, limit=ASKED_AT_ONCE, weight=len)
         self._claims = Batcher[Claim, tuple[AttemptedRollout, ...]](
             Claims(self._links, clock, self._workers, held).carry_out,
@@ -215,3 +219,18 @@ class PostgresStore(LeasedStore):
 
     async def _query_progress(self, ledger: str) -> tuple[MemberProgress, ...]:
         return await self._links.run(lambda link, _: ledger_reads.progress(link, ledger))
+
+    async def _open_pool(self, name: str) -> int:
+        return await self._machine_steps.open(name)
+
+    async def _pools(self) -> tuple[PoolRecord, ...]:
+        return await self._read_links.run(lambda link, _: machines.pools(link))
+
+    async def _write_machines(self, step: MachineStep) -> None:
+        await self._machine_steps.write(step)
+
+    async def _query_machines(self, query: MachineQuery) -> tuple[MachineRecord, ...]:
+        return await self._read_links.run(lambda link, _: machines.machines(link, query))
+
+    async def _query_moves(self, query: MoveQuery) -> Page[MachineMove]:
+        return await self._read_links.read(lambda link: machines.moves(link, query))

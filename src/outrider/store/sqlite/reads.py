@@ -15,7 +15,7 @@ from outrider.core.page import Page
 from outrider.core.rollout import Rollout
 from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
-from outrider.store import ledger_rows, rows
+from outrider.store import ledger_rows, machine_rows, rows
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.rows import Current
 from outrider.store.sql import queries
@@ -35,6 +35,10 @@ SQL = queries(
     ask=ledger_rows.ASK,
     progress=ledger_rows.PROGRESS,
     closed=ledger_rows.CLOSED,
+    pool=machine_rows.POOL,
+    written=machine_rows.WRITTEN,
+    machine=machine_rows.MACHINE,
+    move=machine_rows.MOVE,
 )
 
 

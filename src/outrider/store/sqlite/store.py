@@ -16,18 +16,20 @@ from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
 from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
+from outrider.core.machine import MachineMove, MachineRecord, PoolRecord
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.bell import Topic
 from outrider.store.leased import LeasedStore
 from outrider.store.ledger_steps import GroupQuery, LedgerStep
+from outrider.store.machine_steps import MachineQuery, MachineStep, MoveQuery
 from outrider.store.orphans import Orphans
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.sqlite import ledger_reads, reads
+from outrider.store.sqlite import ledger_reads, machines, reads
 from outrider.store.sqlite.bell import FifoBell
 from outrider.store.sqlite.file import connect
-from outrider.store.sqlite.ledger import SqliteLedgers
+from outrider.store.sqlite.machines import SqliteMachines
 from outrider.store.sqlite.reads import SqliteReads
 from outrider.store.sqlite.thread import SqliteThread
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
@@ -71,9 +73,9 @@ class SqliteStore(LeasedStore):
             await self._writer.stop()
             raise
 
-    def _open_writer(self) -> SqliteLedgers:
+    def _open_writer(self) -> SqliteMachines:
         connection = connect(self._path, synchronous=self._synchronous, create=self._create, migrate=True)
-        return SqliteLedgers(connection, self._clock, self._ring)
+        return SqliteMachines(connection, self._clock, self._ring)
 
     def _open_reader(self) -> SqliteReads:
         return SqliteReads(connect(self._path, synchronous=self._synchronous, create=False, migrate=False))
@@ -124,7 +126,7 @@ class SqliteStore(LeasedStore):
     async def _expire(self) -> float | None:
         next_expiry = await self._read(reads.next_expiry)
         if next_expiry is not None and next_expiry <= self._clock.time():
-            await self._write(SqliteLedgers.expire)
+            await self._write(SqliteMachines.expire)
             next_expiry = await self._read(reads.next_expiry)
         return next_expiry
 
@@ -191,7 +193,22 @@ class SqliteStore(LeasedStore):
     async def _query_progress(self, ledger: str) -> tuple[MemberProgress, ...]:
         return await self._read(lambda db: ledger_reads.progress(db, ledger))
 
-    async def _write(self, step: Callable[[SqliteLedgers], R]) -> R:
+    async def _open_pool(self, name: str) -> int:
+        return await self._write(lambda steps: steps.open_pool(name))
+
+    async def _write_machines(self, step: MachineStep) -> None:
+        await self._write(lambda steps: steps.write_machines(step))
+
+    async def _pools(self) -> tuple[PoolRecord, ...]:
+        return await self._read(machines.pools)
+
+    async def _query_machines(self, query: MachineQuery) -> tuple[MachineRecord, ...]:
+        return await self._read(lambda db: machines.machines(db, query))
+
+    async def _query_moves(self, query: MoveQuery) -> Page[MachineMove]:
+        return await self._read(lambda db: machines.machine_moves(db, query))
+
+    async def _write(self, step: Callable[[SqliteMachines], R]) -> R:
         result: R = await self._writer.submit(step)
         return result
 

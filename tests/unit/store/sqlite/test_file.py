@@ -6,6 +6,7 @@ import pytest
 
 from leaks import no_leaks
 from ledger_moves import group
+from machine_journal import owner_of
 from outrider.core import wire
 from outrider.core.errors import InvalidInput, SchemaMismatch, StoreError
 from outrider.core.ledger import LedgerWrite
@@ -123,6 +124,8 @@ async def test_a_file_of_an_older_version_is_upgraded_with_all_that_is_in_it(tmp
         ledger = await store.open_ledger("train")
         await store.write_ledger(ledger, LedgerWrite(opened=(group(0),)))
         assert [one.rollout_id for one in await store.dequeue_many_rollouts(9, worker_id="w")] == ["g0/0", "g0/1"]
+        await (await owner_of(store)).go("m1", "creating")
+        assert [machine.machine_id for machine in await store.query_machines("p")] == ["m1"]
 
 
 HOLDER = """

@@ -46,5 +46,6 @@ $(VENV)/installed-run: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/installed-test: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing Outrider and what its tests need into $(VENV) …"
 	@$(PIP) --editable '.[test,check]'
-	@sh scripts/install-system-packages.sh bubblewrap chromium
+	@sh scripts/install-system-packages.sh bubblewrap chromium xvfb openbox xterm wmctrl hsetroot \
+		qemu-system-x86 qemu-utils linux-image-cloud-amd64 busybox-static
 	@touch $@ $(VENV)/installed-run

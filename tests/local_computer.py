@@ -73,7 +73,7 @@ class LocalComputer:
                 stderr=asyncio.subprocess.PIPE,
             )
         except OSError as exc:
-            raise MachineError(f"execute: {exc}") from exc
+            return Executed(returncode=127, stderr=str(exc))
         try:
             async with asyncio.timeout(timeout):
                 out, err = await process.communicate()

@@ -67,8 +67,9 @@ class Executed(Struct, frozen=True, kw_only=True):
 
 
 class Computer(Protocol):
-    """A machine in the hands of its holder. What it cannot do raises `MachineError`, as does a machine that is lost.
+    """A machine in the hands of its holder. What it cannot do raises `MachineRefusal`, and nothing is done then.
 
+    A machine that is lost raises `MachineError`.
     Looking may be repeated; `input` and `execute` are carried out at most once: if the answer is lost, they raise.
     """
 
@@ -83,7 +84,7 @@ class Computer(Protocol):
         """Mouse and keyboard, in this order."""
 
     async def execute(self, command: Sequence[str] | str, *, timeout: float = 120.0) -> Executed:
-        """Run a command in the machine, a text by its shell, and wait for its end."""
+        """Run a command in the machine, a text by its shell, and wait for its end; 127: there is no such program."""
 
     async def launch(self, command: Sequence[str] | str) -> None:
         """Start a program in the machine and leave it running."""

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from outrider.core.chat import Message, ToolCall, ToolSpec, system, tool_result, user
 from outrider.core.clock import Clock, SystemClock, sleep
-from outrider.core.errors import EnvError, ToolRefusal
+from outrider.core.errors import EnvError, MachineRefusal, ToolRefusal
 from outrider.core.task import Task
 from outrider.env.osworld import computer_13, pyautogui
 from outrider.env.osworld.action import Action, Special
@@ -235,7 +235,11 @@ class OsworldEnvironment(Environment):
         if action.special is Special.WAIT:
             await sleep(self._clock, self._config.wait_seconds)
         if action.events:
-            await self._computer.input(action.events)
+            try:
+                await self._computer.input(action.events)
+            except MachineRefusal as exc:  # such as a key that it does not have: the model's mistake, not the machine's
+                self._n_invalid += 1
+                return f"not carried out: {exc}"
         if action.program is None:
             return ""
         program = pyautogui.PRELUDE + action.program

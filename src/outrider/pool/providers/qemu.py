@@ -1,0 +1,99 @@
+"""Virtual machines by QEMU: clones of a snapshot that share its memory, brought back by a new clone or by `loadvm`.
+
+Invariants:
+- All that a guest writes is in its memory, so a new clone, or `loadvm`, leaves nothing of what was there.
+- A machine's QEMU process names its owner, its id and its snapshot among its arguments: so it is found again.
+- A machine's folder goes with it; the folder of a machine that died is removed by whoever adopts it.
+"""
+
+import asyncio
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from outrider.core.errors import MachineError
+from outrider.pool.provider import Address, RunningMachine
+from outrider.pool.qemu.hardware import Accelerator
+from outrider.pool.qemu.machine import QemuAddress, QemuMachine, living
+from outrider.pool.qemu.process import Process, start_time
+from outrider.pool.qemu.settings import QemuSettings, Reset
+from outrider.pool.qemu.snapshots import Snapshots, free_mb
+from outrider.pool.qemu.vm import Vm, remove
+
+__all__ = ["Accelerator", "QemuProvider", "QemuSettings", "Reset"]
+
+
+class QemuProvider:
+    """Makes the snapshot when the first machine is asked for, unless it is in the cache."""
+
+    def __init__(self, settings: QemuSettings) -> None:
+        self._settings = settings
+        self._snapshots = Snapshots(settings)
+        self._folder = settings.folder or Path(tempfile.gettempdir()) / f"outrider-qemu-{os.geteuid()}"
+        self._owners: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        return "qemu"
+
+    async def check(self, n_machines: int) -> None:
+        await self._snapshots.check(n_machines, free_mb())
+
+    async def create(self, machine_id: str, owner: str) -> RunningMachine:
+        source = await self._snapshots.ready()
+        self._owners.add(owner)
+        folder = self._folder_of(owner) / machine_id
+        try:
+            folder.mkdir(parents=True, mode=0o700)
+        except OSError as exc:
+            raise MachineError(f"no folder can be made for machine {machine_id}: {exc}", stage="qemu.create") from exc
+        machine = QemuMachine(machine_id, owner, folder, source, self._settings)
+        try:
+            await machine.start()
+        except BaseException:
+            await asyncio.shield(machine.destroy())
+            raise
+        return machine
+
+    async def adopt(self, machine_id: str, address: Address) -> RunningMachine | None:
+        """A machine of another snapshot, or one that does not answer, is ended; of a dead one the folder is removed."""
+        found = msgspec.convert(address, QemuAddress)
+        folder = Path(found.folder)
+        source = await self._snapshots.ready()
+        process = Process.find(found.pid, found.started)
+        if process is not None and (found.template, found.reset) == (source.key, self._settings.reset):
+            vm = await Vm.find(folder, process)
+            if vm is not None:
+                machine = QemuMachine(machine_id, found.owner, folder, source, self._settings)
+                machine.take(vm)
+                return machine
+        elif process is not None:
+            await process.kill()
+        if folder.is_relative_to(self._folder) and start_time(found.pid) != found.started:
+            await asyncio.to_thread(remove, folder)
+        return None
+
+    async def owned(self, owner: str) -> tuple[Address, ...]:
+        """Also those of which only the folder is left: their process is 0."""
+        return await asyncio.to_thread(self._owned, owner)
+
+    async def close(self) -> None:
+        """Snapshots stay in the cache for the next time; folders that are empty go."""
+        for folder in (*(self._folder_of(owner) for owner in self._owners), self._folder):
+            with suppress(OSError):
+                folder.rmdir()
+
+    def _owned(self, owner: str) -> tuple[Address, ...]:
+        found = list(living(owner))
+        known = {one.folder for one in found}
+        folder = self._folder_of(owner)
+        left = [path for path in (folder.iterdir() if folder.is_dir() else ()) if str(path) not in known]
+        found += [QemuAddress(machine_id=path.name, owner=owner, folder=str(path)) for path in left]
+        return tuple(msgspec.structs.asdict(one) for one in found)
+
+    def _folder_of(self, owner: str) -> Path:
+        return self._folder / quote(owner, safe="")

@@ -1,0 +1,95 @@
+"""What a holder can do with a virtual machine: screen, mouse and keyboard by the monitor, the rest by its agent."""
+
+import asyncio
+import shlex
+from collections.abc import Sequence
+
+from outrider.core.errors import MachineError, MachineRefusal
+from outrider.pool.computer import Executed, Input, Pause
+from outrider.pool.qemu import keys
+from outrider.pool.qemu.vm import Vm
+
+ANSWER_SECONDS = 30.0
+"""How much longer than a command may take its answer may take, with a guest that software runs."""
+
+_TRANSFER_SECONDS = 300.0
+_N_STROKES = 8
+"""A guest's devices hold the events of so many keys; what comes before they are taken is lost."""
+
+
+class QemuComputer:
+    """One machine from a reset to the next."""
+
+    def __init__(self, vm: Vm, screen: tuple[int, int], terminal: str) -> None:
+        self._vm = vm
+        self._screen = screen
+        self._terminal = terminal
+        self._typing = asyncio.Lock()
+        self._looking = asyncio.Lock()
+
+    @property
+    def screen_size(self) -> tuple[int, int]:
+        return self._screen
+
+    async def screenshot(self) -> bytes:
+        async with self._looking:  # all go through one file
+            return await self._vm.screenshot(seconds=ANSWER_SECONDS)
+
+    async def input(self, events: Sequence[Input]) -> None:
+        """Returns once the guest has taken them all. What it cannot do is refused before the first is done."""
+        keys.check(events, self._screen)
+        async with self._typing:
+            n_sent = 0
+            for event in events:
+                if isinstance(event, Pause):
+                    await asyncio.sleep(event.seconds)
+                for strokes in keys.strokes(event, self._screen):
+                    await self._vm.qmp.execute("input-send-event", events=strokes)
+                    n_sent += 1
+                    if n_sent % _N_STROKES == 0:
+                        await self._vm.agent.ping(ANSWER_SECONDS)
+            await self._vm.agent.ping(ANSWER_SECONDS)
+
+    async def execute(self, command: Sequence[str] | str, *, timeout: float = 120.0) -> Executed:
+        answer = await self._vm.agent.execute(_script(command), timeout, grace_seconds=ANSWER_SECONDS)
+        return Executed(
+            returncode=None if answer.status == "late" else int(answer.status),
+            stdout=answer.output.decode(errors="replace"),
+            stderr=answer.errors.decode(errors="replace"),
+        )
+
+    async def launch(self, command: Sequence[str] | str) -> None:
+        await self._vm.agent.ask("launch", 0, _script(command), seconds=ANSWER_SECONDS)
+
+    async def read_file(self, path: str) -> bytes | None:
+        answer = await self._vm.agent.ask("read", 0, path.encode(), seconds=_TRANSFER_SECONDS)
+        match answer.status:
+            case "0":
+                return answer.output
+            case "1":
+                return None
+            case _:
+                raise MachineError(f"{path} cannot be read: {_text(answer.errors)}", stage="machine.read_file")
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """Folders that are missing on the way are made."""
+        answer = await self._vm.agent.ask("write", 0, path.encode(), data, seconds=_TRANSFER_SECONDS)
+        if answer.status != "0":
+            raise MachineError(f"{path} cannot be written: {_text(answer.errors)}", stage="machine.write_file")
+
+    async def accessibility_tree(self) -> str:
+        raise MachineRefusal("this virtual machine has no accessibility tree", stage="machine.accessibility_tree")
+
+    async def terminal_text(self) -> str | None:
+        if not self._terminal:
+            return None
+        shown = await self.execute(self._terminal, timeout=ANSWER_SECONDS)
+        return "\n".join(line.rstrip() for line in shown.stdout.splitlines()).rstrip()
+
+
+def _script(command: Sequence[str] | str) -> bytes:
+    return (command if isinstance(command, str) else shlex.join(command)).encode()
+
+
+def _text(errors: bytes) -> str:
+    return errors.decode(errors="replace").strip()

@@ -1,0 +1,577 @@
+"""Real desktops: what is done to one is seen on it, nothing is left of it, and nothing gets out of it."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import xml.etree.ElementTree as ET
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leaks import no_leaks
+from outrider.core.errors import InvalidInput, MachineError, MachineRefusal
+from outrider.pool.computer import Button, Input, Key, MoveTo, Pause, Press, Scroll, Text
+from outrider.pool.provider import Provider, RunningMachine
+from outrider.pool.providers import desktop
+from outrider.pool.providers.desktop import DesktopMachine, DesktopProvider
+from outrider.testing import eventually
+from processes import line, program
+
+OWNER = f"the desktop tests of {os.getpid()}"
+
+MAKER = """
+import asyncio, sys
+from outrider.pool.providers.desktop import DesktopProvider
+
+async def main(owner, n_machines):
+    provider = DesktopProvider()
+    print("ready", flush=True)
+    machines = await asyncio.gather(*(provider.create(f"m{n}", owner) for n in range(int(n_machines))))
+    print("made", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+"""Makes desktops for an owner and waits to be killed."""
+
+
+def click(x: int, y: int, button: Button = Button.LEFT) -> list[Input]:
+    return [MoveTo(x, y), Press(button), Press(button, down=False)]
+
+
+def combination(*names: str) -> list[Input]:
+    return [*(Key(name) for name in names), *(Key(name, down=False) for name in reversed(names))]
+
+
+def family(pid: int) -> list[int]:
+    """The process and all below it."""
+    found = [pid]
+    for one in found:
+        with suppress(OSError):
+            for thread in Path(f"/proc/{one}/task").iterdir():
+                found.extend(map(int, (thread / "children").read_text().split()))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """Whether it is there, and not just waiting to be buried."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def inside(machine: DesktopMachine, name: str) -> int:
+    """The process of the desktop that has this name."""
+    (found,) = [pid for pid in family(machine.address["pid"])[1:] if name in Path(f"/proc/{pid}/comm").read_text()]
+    return found
+
+
+def n_left() -> int:
+    """Processes that were started for desktops of these tests and still run."""
+    found = 0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = path.read_bytes()
+            found += b"OUTRIDER_DESKTOP" in words and OWNER.encode() in words
+    return found
+
+
+async def until(condition: Callable[[], Any], within_seconds: float = 10.0) -> Any:
+    """What the condition gives as soon as it gives something."""
+    given: list[Any] = []
+
+    async def holds() -> bool:
+        given.append(await condition())
+        return bool(given[-1])
+
+    await eventually(holds, within_seconds=within_seconds)
+    return given[-1]
+
+
+async def terminal(machine: DesktopMachine, command: str = "") -> dict[str, Any]:
+    """A terminal in front whose shell is ready."""
+    await machine.computer.launch(["xterm", *(["-e", command] if command else [])])
+
+    async def in_front() -> Any:
+        found = await machine.computer.windows()
+        return found if found and found[-1]["focused"] else None
+
+    return (await until(in_front))[-1]
+
+
+async def content(machine: DesktopMachine, path: str, ending: bytes = b"\n") -> bytes:
+    async def written() -> bytes | None:
+        data = await machine.computer.read_file(path)
+        return data if data and data.endswith(ending) else None
+
+    found = await until(written)
+    assert isinstance(found, bytes)
+    return found
+
+
+@asynccontextmanager
+async def made(provider: DesktopProvider, machine_id: str = "m1") -> AsyncIterator[DesktopMachine]:
+    machine = await provider.create(machine_id, OWNER)
+    try:
+        yield machine
+    finally:
+        await machine.destroy()
+
+
+@pytest.fixture
+def provider() -> DesktopProvider:
+    return DesktopProvider()
+
+
+@pytest.fixture
+async def machine(provider: DesktopProvider) -> AsyncIterator[DesktopMachine]:
+    async with no_leaks(), made(provider) as machine:
+        yield machine
+    assert await provider.owned(OWNER) == ()
+    assert n_left() == 0
+
+
+async def test_it_is_a_machine_of_its_kind(provider, machine):
+    kind: Provider = provider
+    one: RunningMachine = machine
+    await kind.check(1)
+    await one.probe()
+    assert json.loads(json.dumps(one.address)) == one.address
+    assert await kind.owned(OWNER) == (one.address,)
+    assert await kind.owned("somebody else") == ()
+
+
+async def test_a_click_puts_the_pointer_there(machine):
+    for place in ((0, 0), (300, 250), (1279, 799)):
+        await machine.computer.input(click(*place))
+        assert await machine.computer.pointer() == place
+
+
+async def test_a_screenshot_has_the_size_of_the_screen_and_shows_what_was_done():
+    async with made(DesktopProvider(width=1920, height=1080)) as machine:
+        assert machine.computer.screen_size == (1920, 1080)
+        before = await machine.computer.screenshot()
+        assert before[:8] == b"\x89PNG\r\n\x1a\n"
+        assert [int.from_bytes(before[at : at + 4], "big") for at in (16, 20)] == [1920, 1080]
+        assert await machine.computer.screenshot() == before
+        await machine.computer.input([MoveTo(1700, 900)])
+        moved = await machine.computer.screenshot()
+        assert moved != before
+        await machine.computer.write_file("wallpaper.png", moved)
+        assert (await machine.computer.execute(["hsetroot", "-solid", "#aa3300"])).returncode == 0
+        red = await machine.computer.screenshot()
+        assert red != moved
+        assert (await machine.computer.execute(["hsetroot", "-fill", "wallpaper.png"])).returncode == 0
+        assert await machine.computer.screenshot() != red
+
+
+async def test_typed_text_is_what_the_shell_gets(machine):
+    await terminal(machine)
+    text = "~!@#$%^&*()_+`-={}|[]\\:;<>?,./\"'Az09 äß€ 日本語 😀 Ω"
+    await machine.computer.input([Text(f"cat > typed.txt <<'END'\n{text}\nEND\n")])
+    assert (await content(machine, "/home/user/typed.txt")).decode() == f"{text}\n"
+
+
+async def test_more_signs_than_there_are_spare_keys_can_be_typed(machine):
+    await terminal(machine)
+    text = "".join(chr(code) for code in range(0x4E00, 0x4E00 + 200))
+    await machine.computer.input([Text("cat > typed.txt\n")])
+    for start in range(0, 200, 40):
+        await machine.computer.input([Text(text[start : start + 40] + "\n")])
+    await machine.computer.input(combination("ctrl", "d"))
+    await machine.computer.input([Text("echo done > end\n")])
+    await content(machine, "end")
+    assert (await content(machine, "typed.txt")).decode().replace("\n", "") == text
+
+
+async def test_keys_are_held_and_combined(machine):
+    await machine.computer.input(combination("ctrl", "alt", "t"))
+    assert await until(machine.computer.windows)
+    await machine.computer.input([Text("sleep 100; echo interrupted with $? > code\n")])
+
+    async def sleeping() -> bool:
+        return "sleep 100" in (await machine.computer.execute("pgrep -a sleep")).stdout
+
+    await until(sleeping)
+    await machine.computer.input(combination("ctrl", "c"))
+    await machine.computer.input([Text("echo now $? > code\n")])
+    assert await content(machine, "code") == b"now 130\n"
+    await machine.computer.input([Key("A"), Key("A", down=False), *combination("shift", "b")])
+    await machine.computer.input([Text("=1\n"), *combination("alt", "f4")])
+
+    async def closed() -> bool:
+        return not await machine.computer.windows()
+
+    await until(closed)
+
+
+async def test_the_wheel_turns_both_ways_and_sideways(machine):
+    steps = [
+        r"stty raw -echo; printf '\033[?1000h\033[?1006h\033[5n'",
+        "dd bs=1 count=4 of=listening",  # the terminal says that it has read this far
+        "head -c 120 > wheel; echo end > ended",
+    ]
+    start = "; ".join(steps)
+    window = await terminal(machine, f"sh -c {json.dumps(start)}")
+    x, y = window["place"][0] + 200, window["place"][1] + 200
+
+    async def listening() -> bool:
+        return await machine.computer.read_file("listening") == b"\x1b[0n"
+
+    await until(listening)
+    await machine.computer.input([MoveTo(x, y), Scroll(dy=2), Scroll(dy=-1), Scroll(dx=1), Scroll(dx=-1)])
+    await machine.computer.input([Scroll(dy=9)])
+    await content(machine, "ended")
+    seen = await content(machine, "wheel", b"")
+    turned = [part.split(b";")[0] for part in seen.split(b"\x1b[<") if part.endswith(b"M")]
+    assert turned[:5] == [b"64", b"64", b"65", b"67", b"66"]
+
+
+async def test_dragging_its_title_moves_a_window(machine):
+    x, y, width, _ = (await terminal(machine))["place"]
+    grip = (x + width // 3, y - 8)
+    steps = [MoveTo(grip[0] + 12 * step, grip[1] + 9 * step) for step in range(1, 11)]
+    await machine.computer.input([MoveTo(*grip), Press(), *steps, Pause(0.01), Press(down=False)])
+
+    async def moved() -> bool:
+        now = (await machine.computer.windows())[-1]["place"]
+        return abs(now[0] - x - 120) <= 2 and abs(now[1] - y - 90) <= 2
+
+    await until(moved)
+
+
+async def test_input_that_makes_no_sense_is_refused_and_nothing_of_it_done(machine):
+    await machine.computer.input([MoveTo(5, 5)])
+    for wrong in (MoveTo(1280, 0), MoveTo(-1, 3), Key("nokey"), Scroll(dy=100_000)):
+        with pytest.raises(MachineRefusal, match="m1"):
+            await machine.computer.input([MoveTo(50, 50), wrong])
+    assert await machine.computer.pointer() == (5, 5)
+
+
+async def test_commands_run_as_a_user_and_tell_how_they_ended(machine):
+    run = machine.computer.execute
+    done = await run("echo out; echo err >&2; exit 3")
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+    assert (await run(["printf", "%s", "a b"])).stdout == "a b"
+    assert (await run("id -un; pwd; echo $DISPLAY")).stdout.split() == ["user", "/home/user", ":0"]
+    assert (await run("sleep 60 & echo at once")).stdout == "at once\n"
+    late = await run("echo begun; sleep 60", timeout=0.3)
+    assert (late.returncode, late.stdout) == (None, "begun\n")
+    missing = await run(["no-such-program"])
+    assert (missing.returncode, missing.stderr) == (127, "No such file or directory: no-such-program\n")
+
+
+async def test_slow_commands_keep_nobody_from_looking(machine):
+    async with asyncio.TaskGroup() as group:
+        slow = group.create_task(machine.computer.execute("while [ ! -e go ]; do sleep 0.01; done", timeout=20))
+        await machine.computer.screenshot()
+        assert not slow.done()
+        await machine.computer.write_file("go", b"")
+    assert slow.result().returncode == 0
+
+
+async def test_files_are_read_and_written(machine):
+    data = bytes(range(256)) * 40_000
+    await machine.computer.write_file("~/Documents/new/file.bin", data)
+    assert await machine.computer.read_file("/home/user/Documents/new/file.bin") == data
+    assert await machine.computer.read_file("Documents/none") is None
+    for path in ("Documents", "/dev/zero"):
+        with pytest.raises(MachineError):
+            await machine.computer.read_file(path)
+    with pytest.raises(MachineError, match=r"[Rr]ead-only"):
+        await machine.computer.write_file("/usr/x", b"")
+
+
+async def test_a_full_disk_is_an_error_and_no_end():
+    async with made(DesktopProvider(disk_bytes=8 * 2**20)) as machine:
+        with pytest.raises(MachineError, match="No space"):
+            await machine.computer.write_file("big", bytes(9 * 2**20))
+        await machine.reset()
+        await machine.probe()
+
+
+async def test_the_tree_tells_the_windows(machine):
+    place = (await terminal(machine))["place"]
+    root = ET.fromstring(await machine.computer.accessibility_tree())
+    space = "{https://accessibility.ubuntu.example.org/ns/"
+    (frame,) = root.findall("application[@name='XTerm']/frame")
+    assert frame.get(space + "component}screencoord") == f"({place[0]}, {place[1]})"
+    assert frame.get(space + "component}size") == f"({place[2]}, {place[3]})"
+    assert frame.get(space + "state}active") == "true"
+
+
+async def test_a_terminal_in_front_can_be_read_with_what_has_scrolled_away(machine):
+    assert await machine.computer.terminal_text() is None
+    await terminal(machine)
+    await machine.computer.input([Text("seq 500 600; echo Größe 日本\n")])
+
+    async def printed() -> str | None:
+        text = await machine.computer.terminal_text()
+        return text if text and "\nGröße 日本\n" in text else None
+
+    assert "\n500\n501\n" in await until(printed)
+
+
+async def test_windows_are_brought_to_the_front_and_closed_by_command(machine):
+    await machine.computer.launch(["xterm", "-T", "first"])
+    await until(machine.computer.windows)
+    await machine.computer.launch(["xterm", "-T", "second"])
+
+    async def in_front(title: str) -> bool:
+        found = await machine.computer.windows()
+        return bool(found) and found[-1]["title"] == title and found[-1]["focused"]
+
+    await until(lambda: in_front("second"))
+    assert (await machine.computer.execute(["wmctrl", "-Fa", "first"])).returncode == 0
+    await until(lambda: in_front("first"))
+    assert (await machine.computer.execute(["wmctrl", "-c", "first"])).returncode == 0
+    await until(lambda: in_front("second"))
+
+
+PAGE = b"""<meta charset=utf-8><title>A page</title>
+<textarea style="position: fixed; inset: 0; width: 100%; height: 100%" oninput="document.title = value"></textarea>"""
+
+
+async def test_a_browser_runs_on_it_as_it_is(machine):
+    await machine.computer.write_file("page.html", PAGE)
+    await machine.computer.launch(["chromium", "page.html"])
+
+    async def titled(text: str) -> bool:
+        return any(window["title"].startswith(text) for window in await machine.computer.windows())
+
+    await until(lambda: titled("A page"), within_seconds=30)
+
+    async def typed() -> bool:
+        await machine.computer.input([*click(640, 400), *combination("ctrl", "a"), Text("Straße €"), Pause(0.2)])
+        return await titled("Straße €")
+
+    await until(typed, within_seconds=30)
+
+
+async def test_a_reset_leaves_no_trace(provider, machine):
+    await machine.plant("marker")
+    assert await machine.has("marker")
+    await terminal(machine)
+    await machine.computer.input([Text("export LEFT=1; sleep 1000 & touch /tmp/left Desktop/left; echo x > all\n")])
+    await machine.computer.input([Text("日"), MoveTo(7, 7), Key("shift")])
+    await content(machine, "all")
+    old, look = (
+        family(machine.address["pid"]),
+        "find /home /tmp /run /dev/shm | sort; ps ax -o comm; xlsclients -l; env",
+    )
+    await machine.reset()
+    assert [pid for pid in old if is_running(pid)] == []
+    assert not await machine.has("marker")
+    assert await machine.computer.windows() == []
+    async with made(provider, "fresh") as fresh:
+        found, expected = [(await one.computer.execute(look)).stdout for one in (machine, fresh)]
+        assert found == expected
+        assert await machine.computer.screenshot() == await fresh.computer.screenshot()
+        assert await machine.computer.pointer() == await fresh.computer.pointer()
+    await machine.probe()
+
+
+@pytest.mark.parametrize("name", ["Xvfb", "openbox", "python", "first", "bubblewrap"])
+async def test_the_death_of_any_part_is_noticed_at_once(machine, name):
+    waiting = asyncio.create_task(machine.wait_until_dead())
+    call = asyncio.create_task(machine.computer.execute("sleep 60"))
+    await machine.computer.screenshot()
+    await machine.reset()
+    with pytest.raises(MachineError):
+        await call
+    assert not waiting.done()
+    first = machine.address["pid"]
+    outside = int(Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[1])
+    outer = {"first": first, "bubblewrap": outside}
+    os.kill(outer[name] if name in outer else inside(machine, name), signal.SIGKILL)
+    async with asyncio.timeout(1):
+        assert await waiting
+    with pytest.raises(MachineError, match="gone"):
+        await machine.computer.screenshot()
+    with pytest.raises(MachineError):
+        await machine.probe()
+    await machine.reset()
+    await machine.probe()
+
+
+@pytest.mark.parametrize("name", ["Xvfb", "python"])
+async def test_a_desktop_that_hangs_fails_its_probe_and_can_be_reset(machine, name, monkeypatch):
+    monkeypatch.setattr(desktop, "PROBE_SECONDS", 0.3)
+    os.kill(inside(machine, name), signal.SIGSTOP)
+    with pytest.raises(MachineError, match="did not answer"):
+        await machine.probe()
+    await machine.reset()
+    await machine.probe()
+
+
+async def test_twenty_desktops_are_apart_from_each_other(provider):
+    async with no_leaks():
+        machines = await asyncio.gather(*(provider.create(f"m{number}", OWNER) for number in range(20)))
+        try:
+            assert len(await provider.owned(OWNER)) == 20
+            for number, machine in enumerate(machines):
+                await machine.computer.input([MoveTo(10 * number, 5)])
+                await machine.computer.write_file("/tmp/number", str(number).encode())
+            for number, machine in enumerate(machines):
+                assert await machine.computer.pointer() == (10 * number, 5)
+                assert await machine.computer.read_file("/tmp/number") == str(number).encode()
+        finally:
+            await asyncio.gather(*(machine.destroy() for machine in machines))
+    assert await provider.owned(OWNER) == ()
+    assert n_left() == 0
+
+
+async def test_a_cancelled_creation_leaves_nothing(provider):
+    async with no_leaks():
+        for seconds in (0.0, 0.005, 0.02, 0.05, 0.1, 0.2):
+            making = asyncio.create_task(made_and_ended(provider))
+            await asyncio.sleep(seconds)
+            making.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await making
+    assert await provider.owned(OWNER) == ()
+    assert n_left() == 0
+
+
+async def made_and_ended(provider: DesktopProvider) -> None:
+    async with made(provider):
+        await asyncio.Event().wait()
+
+
+async def test_nothing_outlives_a_maker_that_is_killed(provider):
+    with program(MAKER, OWNER, "3") as maker:
+        assert (line(maker), line(maker)) == ("ready", "made")
+        found = await provider.owned(OWNER)
+        assert sorted(address["machine_id"] for address in found) == ["m0", "m1", "m2"]
+        processes = [pid for address in found for pid in family(address["pid"])]
+        maker.kill()
+        maker.wait()
+
+        async def gone() -> bool:
+            return not any(is_running(pid) for pid in processes)
+
+        await eventually(gone, within_seconds=5)
+    assert await provider.owned(OWNER) == ()
+    for address in found:
+        assert await provider.adopt(address["machine_id"], address) is None
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.004, 0.008, 0.015, 0.03, 0.06, 0.1, 0.2])
+async def test_what_is_left_of_a_maker_killed_in_the_middle_is_found_and_ended(provider, seconds):
+    with program(MAKER, OWNER, "2") as maker:
+        assert line(maker) == "ready"
+        await asyncio.sleep(seconds)
+        maker.kill()
+        maker.wait()
+
+    async def swept() -> bool:
+        for address in await provider.owned(OWNER):
+            assert await provider.adopt(address["machine_id"], address) is None
+        return n_left() == 0
+
+    await eventually(swept, within_seconds=5)
+
+
+async def test_a_machine_that_is_left_is_ended_by_its_address_and_no_other(provider, machine):
+    async with made(provider, "other") as other:
+        assert await provider.adopt("m1", {"machine_id": "m1", "pid": other.address["pid"]}) is None
+        assert await provider.adopt("other", {"machine_id": "other", "pid": os.getpid()}) is None
+        await machine.probe()
+        assert await provider.adopt("other", other.address) is None
+        async with asyncio.timeout(1):
+            await other.wait_until_dead()
+        await machine.probe()
+
+
+async def test_a_destroyed_machine_stays_destroyed(provider):
+    async with no_leaks():
+        machine = await provider.create("m1", OWNER)
+        await machine.destroy()
+        await machine.destroy()
+        assert "desktop m1" in await machine.wait_until_dead()
+        with pytest.raises(MachineError, match="destroyed"):
+            await machine.reset()
+        with pytest.raises(MachineError, match="gone"):
+            await machine.computer.input([MoveTo(1, 1)])
+
+
+async def test_nothing_of_the_host_can_be_written_or_looked_into(machine, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "secret").chmod(0o644)
+    places = "/ /etc /usr /usr/bin /usr/local /bin /lib /var /dev /proc/sys/kernel /outrider /root /opt"
+    tries = [f"touch {place}/x 2>/dev/null && echo {place}" for place in places.split()]
+    tries += [f"cat {path} 2>/dev/null" for path in (tmp_path / "secret", "/etc/shadow", Path.home() / ".bashrc")]
+    tries += ["echo x > /proc/sys/kernel/hostname && echo wrote", "echo x > /etc/passwd && echo wrote"]
+    tries += ["mount -t tmpfs x /tmp && echo mounted", "unshare -Ur true && echo unshared", "sudo -n true && echo root"]
+    assert (await machine.computer.execute("; ".join(tries))).stdout == ""
+    status = (await machine.computer.execute("grep -E 'CapEff|CapPrm|CapBnd|NoNewPrivs' /proc/self/status")).stdout
+    assert status.split()[1::2][0:2] == ["0000000000000000"] * 2
+    assert status.split()[-1] == "1"
+    assert len((await machine.computer.execute("ps ax -o pid --no-headers")).stdout.split()) < 10
+
+
+async def test_no_network_of_the_host_is_reached(machine):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
+        name = f"outrider-{os.getpid()}"
+        abstract.bind("\0" + name)
+        abstract.listen()
+        attempts = {
+            "tcp": f"s.socket().connect(('127.0.0.1', {server.getsockname()[1]}))",
+            "far": "s.socket().connect(('192.0.2.1', 80))",
+            "abstract": f"s.socket(s.AF_UNIX).connect('\\0{name}')",
+            "vsock": "s.socket(40, s.SOCK_STREAM)",
+            "packet": "s.socket(17, s.SOCK_RAW)",
+        }
+        for attempt in attempts.values():
+            code = f"import socket as s; s.setdefaulttimeout(5); {attempt}"
+            done = await machine.computer.execute(["python3", "-c", code])
+            assert done.returncode == 1, attempt
+            assert "Error" in done.stderr
+    links = (await machine.computer.execute("tail -n +3 /proc/net/dev | cut -d: -f1")).stdout.split()
+    assert links == ["lo"]
+
+
+async def test_a_fork_bomb_stays_in_its_desktop(machine):
+    await machine.computer.launch(["bash", "-c", "bomb() { bomb | bomb & }; bomb; sleep 100"])
+
+    async def exhausted() -> bool:
+        return len(family(machine.address["pid"])) > 500
+
+    await eventually(exhausted, within_seconds=30)
+    await machine.reset()
+    await machine.probe()
+
+
+async def test_what_the_host_lacks_is_named(provider, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(InvalidInput, match=r"apt-get install bubblewrap xvfb x11-xkb-utils openbox xterm"):
+        await provider.check(1)
+
+
+async def test_more_desktops_than_there_is_memory_for_are_refused_with_the_arithmetic(provider):
+    with pytest.raises(InvalidInput, match=r"1000000 desktops of \d+ MiB need \d+ MiB of memory, and \d+ MiB are free"):
+        await provider.check(1_000_000)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"width": 10}, {"height": 100_000}, {"shown": ("relative",)}, {"shown": ("/none/x",)}]
+)
+def test_a_desktop_that_cannot_be_is_refused(wrong):
+    with pytest.raises(InvalidInput):
+        DesktopProvider(**wrong)
+
+
+async def test_folders_can_be_shown(tmp_path):
+    tmp_path.chmod(0o755)
+    (tmp_path / "page.html").write_text("shown")
+    (tmp_path / "page.html").chmod(0o644)
+    async with made(DesktopProvider(shown=(str(tmp_path),))) as machine:
+        assert await machine.computer.read_file(f"{tmp_path}/page.html") == b"shown"
+        with pytest.raises(MachineError, match=r"[Rr]ead-only"):
+            await machine.computer.write_file(f"{tmp_path}/new", b"")

@@ -12,8 +12,6 @@ import pytest
 from machine_journal import owner_of
 from outrider.store import open_store
 
-NOW = time.time()
-
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -41,13 +39,14 @@ async def _fill() -> None:
         desk = await owner_of(store, "desk")
         await owner_of(store, "vms")
         vms = await owner_of(store, "vms")
-        await desk.go("d1", "creating", "resetting", "ready", at=NOW - 100)
-        await desk.go("d1", "leased", at=NOW - 30, holder="ro-7", n_uses=3)
-        await desk.go("d2", "creating", at=NOW - 90)
-        await desk.go("d2", "quarantined", at=NOW - 80, reason="[boot] no answer in 60 s")
-        await desk.go("d3", "creating", at=NOW - 70)
-        await desk.go("d3", "gone", at=NOW - 60)
-        await vms.go("v1", "creating", "gone", at=NOW - 50)
+        now = time.time()
+        await desk.go("d1", "creating", "resetting", "ready", at=now - 100)
+        await desk.go("d1", "leased", at=now - 30, holder="ro-7", n_uses=3)
+        await desk.go("d2", "creating", at=now - 90)
+        await desk.go("d2", "quarantined", at=now - 80, reason="[boot] no answer in 60 s")
+        await desk.go("d3", "creating", at=now - 70)
+        await desk.go("d3", "gone", at=now - 60)
+        await vms.go("v1", "creating", "gone", at=now - 50)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from outrider.core.errors import EnvError
+from outrider.core.processes import ended
 from outrider.core.tasks import uninterrupted
 from outrider.env.sandbox import seccomp
 from outrider.env.sandbox.census import family
@@ -148,7 +149,7 @@ class Bubblewrap(Mechanism):
             finally:
                 if not built:
                     owned.close_all()
-                    await _ended(process)
+                    await ended(process, GONE_SECONDS)  # it does for want of its pipes
 
 
 def _content(content: bytes, owned: Descriptors) -> int:
@@ -231,14 +232,3 @@ def _map_users(pid: int) -> None:
     """Root inside is root outside, until the launcher has become the program's user, who is nobody outside."""
     for kind in ("uid", "gid"):
         Path(f"/proc/{pid}/{kind}_map").write_text(f"0 0 1\n{USER} {spare_user(pid)} 1\n")
-
-
-async def _ended(process: Process) -> None:
-    """Until bubblewrap has ended, which it does for want of its pipes; or make it."""
-    try:
-        async with asyncio.timeout(GONE_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)  # `process.kill` may take its exit code from under asyncio
-        await process.wait()

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from outrider.core.processes import usable_user
 from outrider.env.sandbox.inside import launcher
 from outrider.env.sandbox.program import Limits
 
@@ -99,10 +100,4 @@ async def spawn(command: Sequence[str], streams: Streams, *more: int) -> Process
 
 def spare_user(pid: int) -> int | None:
     """A user of its own for a process that root has started; None: we are not root, or have no other users."""
-    if os.geteuid() != 0:
-        return None
-    for line in Path("/proc/self/uid_map").read_text().splitlines() if sys.platform == "linux" else ():
-        first, _, count = map(int, line.split())
-        if first <= SPARE_IDS + pid < first + count:
-            return SPARE_IDS + pid
-    return None
+    return usable_user(SPARE_IDS + pid)

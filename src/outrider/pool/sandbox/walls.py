@@ -24,6 +24,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from outrider.core.errors import MachineError
+from outrider.core.processes import ended, usable_user
 from outrider.core.tasks import uninterrupted
 from outrider.pool.sandbox import resident
 
@@ -173,7 +174,7 @@ async def _build(folder: Path, bounds: Bounds, built: list[Sandbox]) -> None:
             if not built:
                 for end in (talk, go):
                     end.close()
-                await _ended(process)
+                await ended(process, GONE_SECONDS)  # it does for want of its orders
 
 
 async def _finish(
@@ -239,13 +240,7 @@ def resident_of(folder: Path) -> int | None:
 
 def spare_user(pid: int) -> int | None:
     """A user of its own for a sandbox that root makes; None: we are not root, or have no other users."""
-    if os.geteuid() != 0:
-        return None
-    for line in Path("/proc/self/uid_map").read_text().splitlines():
-        first, _, count = map(int, line.split())
-        if first <= SPARE_IDS + pid < first + count:
-            return SPARE_IDS + pid
-    return None
+    return usable_user(SPARE_IDS + pid)
 
 
 def _pair(owned: ExitStack) -> tuple[socket.socket, socket.socket]:
@@ -266,17 +261,6 @@ async def _said(errors: socket.socket) -> str:
             said = await asyncio.get_running_loop().sock_recv(errors, 4096)
             return said.decode(errors="replace").strip()
     return ""
-
-
-async def _ended(process: Process) -> None:
-    """Until bubblewrap has ended, which it does for want of its orders; or make it."""
-    try:
-        async with asyncio.timeout(GONE_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)  # `process.kill` may take its exit code from under asyncio
-        await process.wait()
 
 
 def _system(folder: Path) -> Iterator[str]:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from contract_machines import served_machine
-from contract_machines.kinds import KINDS, US, Kind, Nursery, Stage
+from contract_machines.all_kinds import KINDS
+from contract_machines.kinds import US, Kind, Nursery, Stage
 from leaks import no_leaks
 from outrider.env.sandbox.census import family
 from outrider.pool.providers.process import ProcessProvider

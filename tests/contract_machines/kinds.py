@@ -51,6 +51,9 @@ class Kind(NamedTuple):
     outlives_owner: bool
     """Whether a machine can be adopted when its owner has died; else it ends with it."""
 
+    has_commands: bool = True
+    """Whether it runs programs and has files."""
+
 
 def made(source: str) -> Any:
     names: dict[str, Any] = {}
@@ -62,7 +65,7 @@ def _first_process(machine: Any) -> list[int]:
     return [machine.address["pid"]]
 
 
-def _local(expression: str) -> Callable[[Path, Nursery], AbstractContextManager[Stage]]:
+def local(expression: str) -> Callable[[Path, Nursery], AbstractContextManager[Stage]]:
     """Machines on this host whose address tells their first process; FOLDER stands for one of their own."""
 
     @contextmanager
@@ -74,7 +77,7 @@ def _local(expression: str) -> Callable[[Path, Nursery], AbstractContextManager[
 
 
 @contextmanager
-def _attach(folder: Path, nursery: Nursery) -> Iterator[Stage]:
+def attach(folder: Path, nursery: Nursery) -> Iterator[Stage]:
     for number in range(N_SERVED):
         tell(nursery, f"{folder / 'machines'} m{number}")
     pids = dict(tuple(map(int, line(nursery).split())) for _ in range(N_SERVED))
@@ -96,10 +99,3 @@ def end(pid: int) -> None:
         assert select.select([descriptor], [], [], END_SECONDS)[0], "a server does not end"
     finally:
         os.close(descriptor)
-
-
-KINDS = {
-    "process": Kind(_local("process:ProcessProvider(folder=FOLDER)"), has_screen=False, outlives_owner=True),
-    "desktop": Kind(_local("desktop:DesktopProvider()"), has_screen=True, outlives_owner=False),
-    "attach": Kind(_attach, has_screen=False, outlives_owner=True),
-}

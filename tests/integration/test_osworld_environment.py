@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -27,7 +27,7 @@ from outrider.env.osworld import (
     task_of,
 )
 from outrider.env.protocol import Score
-from outrider.pool.computer import Input, Key, MoveTo, Text
+from outrider.pool.computer import Computer, Input, Key, MoveTo, Text
 from outrider.pool.providers.desktop import DesktopProvider
 from outrider.testing import check_environment, eventually
 
@@ -89,9 +89,24 @@ class HastyClock:
         return asyncio.get_running_loop().call_soon(callback)
 
 
+def boarded(task: Task, computer: Computer, config: OsworldConfig | None = None, **options: Any) -> OsworldEnvironment:
+    """The environment of an episode on this computer."""
+    env = OsworldEnvironment(task, config, **options)
+    env.board(Held("m-1", {}, computer))
+    return env
+
+
+class Held(NamedTuple):
+    """A machine as an episode gets it."""
+
+    machine_id: str
+    address: dict[str, Any]
+    computer: Computer
+
+
 async def scored(computer: LocalComputer, evaluator: dict[str, Any], *config: dict[str, Any], **options: Any) -> Score:
     """The score of an agent that says DONE at once."""
-    env = OsworldEnvironment(task(*config, evaluator=evaluator), computer, QUICK, **options)
+    env = boarded(task(*config, evaluator=evaluator), computer, QUICK, **options)
     await env.reset()
     await env.step(assistant("DONE"))
     return await env.score()
@@ -99,7 +114,7 @@ async def scored(computer: LocalComputer, evaluator: dict[str, Any], *config: di
 
 async def test_an_episode_goes_from_setup_to_score(computer: LocalComputer):
     async with nothing_left():
-        env = OsworldEnvironment(task(shell("echo 41 > ~/answer")), computer, QUICK)
+        env = boarded(task(shell("echo 41 > ~/answer")), computer, QUICK)
         rules, opening = await env.reset(7)
         assert rules.role is Role.SYSTEM
         assert "64 by 48 pixels" in rules.content
@@ -141,7 +156,7 @@ async def test_a_task_is_done_on_a_real_desktop():
         pytest.skip(str(exc))
     machine = await provider.create("m1", "the osworld environment's test")
     try:
-        env = OsworldEnvironment(task(*config, evaluator=written), machine.computer)
+        env = boarded(task(*config, evaluator=written), machine.computer)
         _, opening = await env.reset()
         await env.step(calling(call("CLICK", x=100, y=100)))
         seen = await env.step(calling(call("TYPING", text="echo $((6*7)) > ~/answer\n")))
@@ -156,7 +171,7 @@ async def test_a_task_is_done_on_a_real_desktop():
 
 
 async def test_an_action_in_a_fenced_block_is_as_good_as_a_call(computer: LocalComputer):
-    env = OsworldEnvironment(task(), computer, QUICK)
+    env = boarded(task(), computer, QUICK)
     await env.reset()
     found = await env.step(assistant('I click.\n```json\n{"action_type": "CLICK", "x": 3, "y": 4}\n```'))
     assert computer.pointer == (3, 4)
@@ -170,7 +185,7 @@ async def test_the_environment_conforms(tmp_path: Path):
     def make() -> OsworldEnvironment:
         nonlocal n_made
         n_made += 1
-        return OsworldEnvironment(task(), LocalComputer(tmp_path / f"machine{n_made}"), QUICK)
+        return boarded(task(), LocalComputer(tmp_path / f"machine{n_made}"), QUICK)
 
     actions = [calling(call("CLICK", x=1, y=1)), "WAIT", calling(call("DONE"))]
     async with nothing_left():
@@ -188,7 +203,7 @@ async def test_the_environment_conforms(tmp_path: Path):
     ],
 )
 async def test_an_invalid_action_is_told_counted_and_not_carried_out(computer: LocalComputer, said: Message, told: str):
-    env = OsworldEnvironment(task(), computer, QUICK)
+    env = boarded(task(), computer, QUICK)
     await env.reset()
     found = await env.step(said)
     assert found.observation[-1].content.startswith("error: ")
@@ -200,7 +215,7 @@ async def test_an_invalid_action_is_told_counted_and_not_carried_out(computer: L
 
 
 async def test_one_wrong_call_keeps_all_of_its_message_from_being_carried_out(computer: LocalComputer):
-    env = OsworldEnvironment(task(), computer, QUICK)
+    env = boarded(task(), computer, QUICK)
     await env.reset()
     found = await env.step(calling(call("CLICK", x=1, y=1), call("PRESS", "c2", key="entre")))
     assert [answer.tool_call_id for answer in found.observation] == ["c1", "c2"]
@@ -210,7 +225,7 @@ async def test_one_wrong_call_keeps_all_of_its_message_from_being_carried_out(co
 
 
 async def test_nothing_is_carried_out_after_the_end(computer: LocalComputer):
-    env = OsworldEnvironment(task(), computer, QUICK)
+    env = boarded(task(), computer, QUICK)
     await env.reset()
     found = await env.step(calling(call("FAIL"), call("CLICK", "c2", x=1, y=1)))
     assert found.terminated
@@ -220,14 +235,14 @@ async def test_nothing_is_carried_out_after_the_end(computer: LocalComputer):
 
 
 async def test_an_episode_is_cut_off_at_its_last_turn(computer: LocalComputer):
-    env = OsworldEnvironment(task(), computer, OsworldConfig(max_steps=2, settle_seconds=0, wait_seconds=0))
+    env = boarded(task(), computer, OsworldConfig(max_steps=2, settle_seconds=0, wait_seconds=0))
     await env.reset()
     assert not (await env.step(assistant("WAIT"))).truncated
     assert (await env.step(assistant("nonsense"))).truncated
 
 
 async def test_an_action_whose_answer_is_lost_is_not_repeated(computer: LocalComputer):
-    env = OsworldEnvironment(task(), computer, QUICK)
+    env = boarded(task(), computer, QUICK)
     await env.reset()
     computer.fail("input")
     with pytest.raises(MachineError, match="did not answer"):
@@ -246,7 +261,7 @@ class NarrowKeyboard(LocalComputer):
 
 
 async def test_what_a_machine_cannot_do_is_the_models_mistake_and_the_episode_goes_on(tmp_path: Path):
-    env = OsworldEnvironment(task(), NarrowKeyboard(tmp_path), QUICK)
+    env = boarded(task(), NarrowKeyboard(tmp_path), QUICK)
     await env.reset()
     step = await env.step(calling(call("PRESS", key="f24")))
     assert "not carried out: there is no key f24" in step.observation[0].content
@@ -256,7 +271,7 @@ async def test_what_a_machine_cannot_do_is_the_models_mistake_and_the_episode_go
 
 
 async def test_a_look_that_fails_is_repeated(computer: LocalComputer):
-    env = OsworldEnvironment(task(), computer, QUICK, clock=HastyClock())
+    env = boarded(task(), computer, QUICK, clock=HastyClock())
     computer.fail("screenshot", times=2)
     _, opening = await env.reset()
     assert opening.images
@@ -265,7 +280,7 @@ async def test_a_look_that_fails_is_repeated(computer: LocalComputer):
 async def test_what_is_shown_is_the_screen_at_rest(tmp_path: Path):
     moving = LocalComputer(tmp_path / "machine", n_frames=3)
     config = OsworldConfig(settle_seconds=20, settle_interval=0.001)
-    env = OsworldEnvironment(task(), moving, config)
+    env = boarded(task(), moving, config)
     await env.reset()
     found = await env.step(calling(call("CLICK", x=5, y=5)))
     assert found.observation[0].images[0].data == await moving.screenshot()
@@ -277,7 +292,7 @@ async def test_the_tree_and_the_terminal_are_shown_when_asked_for(tmp_path: Path
         computer = LocalComputer(tmp_path / type)
         computer.tree, computer.terminal = "<desktop>" + "x" * 500, "old " * 100 + "$ ls\0"
         settings = OsworldConfig(observation_type=type, settle_seconds=0, **config)
-        return OsworldEnvironment(task(), computer, settings)
+        return boarded(task(), computer, settings)
 
     _, opening = await env(ObservationType.A11Y_TREE).reset()
     assert "<desktop>" in opening.content
@@ -293,9 +308,9 @@ async def test_the_tree_and_the_terminal_are_shown_when_asked_for(tmp_path: Path
 async def test_a_machine_without_a_screen_shows_its_terminal_only(tmp_path: Path):
     computer = LocalComputer(tmp_path / "machine", (0, 0))
     with pytest.raises(EnvError, match="has no screen"):
-        await OsworldEnvironment(task(), computer, QUICK).reset()
+        await boarded(task(), computer, QUICK).reset()
     config = OsworldConfig(observation_type=ObservationType.TERMINAL, settle_seconds=0)
-    env = OsworldEnvironment(task(), computer, config)
+    env = boarded(task(), computer, config)
     _, opening = await env.reset()
     assert "(nothing)" in opening.content
     found = await env.step(calling(call("PRESS", key="a")))
@@ -304,7 +319,7 @@ async def test_a_machine_without_a_screen_shows_its_terminal_only(tmp_path: Path
 
 
 async def test_plain_code_becomes_input_and_is_never_run_on_this_host(computer: LocalComputer, tmp_path: Path):
-    env = OsworldEnvironment(task(), computer, BY_CODE)
+    env = boarded(task(), computer, BY_CODE)
     await env.reset()
     await env.step(assistant("```python\nimport pyautogui\npyautogui.click(3, 4)\npyautogui.write('hi')\n```"))
     assert computer.events[0] == MoveTo(3, 4)
@@ -321,7 +336,7 @@ async def test_plain_code_becomes_input_and_is_never_run_on_this_host(computer: 
 async def test_more_than_plain_code_is_run_in_the_machine_that_can(computer: LocalComputer):
     has_pyautogui = 'case "$2" in "import pyautogui") exit 0;; esac'
     computer.program("python3", f'{has_pyautogui}\nprintf "%s\\n" "$2" > ~/program; echo said; exit 3')
-    env = OsworldEnvironment(task(), computer, BY_CODE)
+    env = boarded(task(), computer, BY_CODE)
     await env.reset()
     code = "for x in range(3):\n    pyautogui.click(x, x)"
     found = await env.step(assistant(f"```python\n{code}\n```"))
@@ -334,7 +349,7 @@ async def test_more_than_plain_code_is_run_in_the_machine_that_can(computer: Loc
 
 async def test_programs_can_be_ruled_out(computer: LocalComputer):
     config = OsworldConfig(action_space=ActionSpace.PYAUTOGUI, run_programs=False, settle_seconds=0)
-    env = OsworldEnvironment(task(), computer, config)
+    env = boarded(task(), computer, config)
     await env.reset()
     found = await env.step(assistant("```python\nx = 1\npyautogui.click(x, x)\n```"))
     assert "line 1: Assign is not a plain call" in found.observation[0].content
@@ -363,7 +378,7 @@ async def test_setup_steps_do_what_they_say(computer: LocalComputer, tmp_path: P
         step("change_wallpaper", path="~/b.txt"),
         step("chrome_open_tabs", urls_to_open=["https://example.com", "about:blank"]),
     ]
-    await OsworldEnvironment(task(*steps), computer, QUICK, files=files).reset()
+    await boarded(task(*steps), computer, QUICK, files=files).reset()
     home = computer.folder
     assert (home / "Desktop" / "a.txt").read_text() == "from the web"
     assert (home / "b.txt").read_text() == "from here"
@@ -401,7 +416,7 @@ async def test_a_setup_that_fails_ends_the_episode_before_the_agent_begins(
     computer.program("wmctrl", "exit 1")
     monkeypatch.setenv("PATH", str(_only_tools(computer.folder.parent / "tools")))
     config = (shell("touch ~/made"), broken, shell("touch ~/after"))
-    env = OsworldEnvironment(task(*config), computer, QUICK, clock=HastyClock())
+    env = boarded(task(*config), computer, QUICK, clock=HastyClock())
     with pytest.raises(EnvError, match=message) as raised:
         await env.reset()
     assert raised.value.boundary.is_infrastructure
@@ -418,7 +433,7 @@ def _only_tools(folder: Path) -> Path:
 
 async def test_a_command_that_runs_out_of_time_is_stopped_and_told(computer: LocalComputer):
     config = OsworldConfig(execute_seconds=0.05)
-    env = OsworldEnvironment(task(step("execute", command=["sleep", "60"])), computer, config)
+    env = boarded(task(step("execute", command=["sleep", "60"])), computer, config)
     with pytest.raises(EnvError, match="ran out of time"):
         await env.reset()
 
@@ -538,7 +553,7 @@ async def test_and_is_the_mean_unless_one_is_nothing_and_or_is_the_best(
 async def test_giving_up_is_right_where_the_task_cannot_be_done(
     computer: LocalComputer, evaluator: dict[str, Any], word: str, reward: float
 ):
-    env = OsworldEnvironment(task(shell("echo 42 > ~/answer"), evaluator=evaluator), computer, QUICK)
+    env = boarded(task(shell("echo 42 > ~/answer"), evaluator=evaluator), computer, QUICK)
     await env.reset()
     assert (await env.step(assistant(f"```\n{word}\n```"))).terminated
     assert (await env.score()).reward == reward
@@ -556,7 +571,7 @@ async def test_a_machine_that_is_lost_while_scoring_gives_no_score(computer: Loc
 
 async def test_a_task_that_cannot_be_scored_makes_no_environment(computer: LocalComputer):
     with pytest.raises(InvalidInput, match="unknown metric 'compare_docx_files': task t1"):
-        OsworldEnvironment(task(evaluator={**PRINTED, "func": "compare_docx_files"}), computer)
+        boarded(task(evaluator={**PRINTED, "func": "compare_docx_files"}), computer)
 
 
 def test_tasks_are_loaded_from_a_folder_of_files(tmp_path: Path):

@@ -24,6 +24,7 @@ from outrider.core.errors import InvalidInput, ToolRefusal
 from outrider.core.rollout import require_positive
 from outrider.core.tasks import uninterrupted
 from outrider.env import Environment, Observation, Score, Step
+from outrider.pool.source import Machine
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -144,6 +145,9 @@ class McpEnvironment(Environment):
         if taken:
             raise InvalidInput(f"the environment has a tool {taken[0]!r} of its own; give the MCP server a prefix")
         return own + self._extra.specs
+
+    def board(self, machine: Machine) -> None:
+        self._inner.board(machine)
 
     async def reset(self, seed: int | None = None) -> Observation:
         return await self._inner.reset(seed)

@@ -14,8 +14,9 @@ from typing import Any
 from outrider.core.chat import Message, ToolSpec, user
 from outrider.core.errors import EnvError, InvalidInput
 from outrider.core.task import Task
-from outrider.env.protocol import Environment, Environments, Observation, Score, Step
+from outrider.env.protocol import Environment, Environments, Needs, Observation, Score, Step
 from outrider.env.tools import answer_calls
+from outrider.pool.source import Machine
 
 CLOSE_SECONDS = 10.0
 """How long a blocking environment may take to return from its last call and close."""
@@ -186,6 +187,9 @@ class FixedSeed(Environment):
     def tools(self) -> tuple[ToolSpec, ...]:
         return self._environment.tools
 
+    def board(self, machine: Machine) -> None:
+        self._environment.board(machine)
+
     async def reset(self, seed: int | None = None) -> Observation:  # noqa: ARG002 the task's counts
         return await self._environment.reset(self._seed)
 
@@ -232,6 +236,11 @@ class ClassEnvironments(Environments):
             return with_task_seed(environment, task)
         is_async = any(map(inspect.iscoroutinefunction, (self._kind.reset, self._kind.step)))  # type: ignore[attr-defined]
         return with_task_seed(TextEnvironment(make, name=self._name, is_async=is_async), task)
+
+    @property
+    def needs(self) -> Needs | None:
+        """What the class itself says, in an attribute of that name."""
+        return getattr(self._kind, "needs", None)
 
     async def check(self) -> None: ...
 

@@ -13,7 +13,10 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 
 from outrider.core.chat import Message, ToolSpec
+from outrider.core.errors import EnvError
 from outrider.core.task import Task
+from outrider.pool.provider import Ability
+from outrider.pool.source import Machine
 
 Observation = tuple[Message, ...]
 """What the agent sees: the messages to append to its conversation."""
@@ -38,6 +41,13 @@ class Score(Struct, frozen=True, kw_only=True):
     explanation: str = ""
 
 
+class Needs(Struct, frozen=True, kw_only=True):
+    """What a machine must be able to do. `optional`: there are episodes without a machine too."""
+
+    abilities: frozenset[Ability]
+    optional: bool = False
+
+
 class Environment(Protocol):
     """One episode's world."""
 
@@ -45,6 +55,10 @@ class Environment(Protocol):
     def tools(self) -> tuple[ToolSpec, ...]:
         """What the agent may call. Without tools, the text of its message is its action."""
         return ()
+
+    def board(self, machine: Machine) -> None:  # noqa: ARG002 it has no use for one
+        """Act on this machine, which its caller holds and gives back. At most once, and before `reset`."""
+        raise EnvError(f"{type(self).__name__} uses no machine", stage="env.board")
 
     async def reset(self, seed: int | None = None) -> Observation:
         """Begin: the opening messages, usually a system message with the rules and a user message with the task."""
@@ -72,6 +86,11 @@ class Environments(Protocol):
         Raises `InvalidInput` if the task cannot be run or scored; a run asks for all its tasks before it begins.
         """
         ...
+
+    @property
+    def needs(self) -> Needs | None:
+        """What its episodes want of a machine; None: they use none."""
+        return None
 
     async def check(self) -> None:
         """Raise `InvalidInput` if no episode could run: a missing program, extra or file. Called once, before a run."""

@@ -29,6 +29,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "LargerSokoban": "outrider.env.games:LargerSokobanEnvironments",
         "SokobanDifferentGridVocab": "outrider.env.games:SokobanDifferentGridVocabEnvironments",
         "math": "outrider.env.math:MathEnvironments",
+        "osworld": "outrider.env.osworld.environments:OsworldEnvironments",
         "py": "outrider.env.python:PythonEnvironments",
         "rag": "outrider.env.rag:RagEnvironments",
         "web": "outrider.env.web:WebEnvironments",

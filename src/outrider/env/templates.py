@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from outrider.core.chat import Message, Role, ToolSpec, system
 from outrider.core.errors import InvalidInput
 from outrider.core.task import Task
-from outrider.env.protocol import Environment, Environments, Observation, Score, Step
+from outrider.env.protocol import Environment, Environments, Needs, Observation, Score, Step
+from outrider.pool.source import Machine
 
 SYSTEM, OBSERVATION = "system", "observation"
 """The placeholders: the environment's own system message, and the text of one of its user messages."""
@@ -42,6 +43,10 @@ class TemplatedEnvironments(Environments):
     def make(self, task: Task) -> Environment:
         return TemplatedEnvironment(self._inner.make(task), self._system_template, self._turn_template)
 
+    @property
+    def needs(self) -> Needs | None:
+        return self._inner.needs
+
     async def check(self) -> None:
         await self._inner.check()
 
@@ -60,6 +65,9 @@ class TemplatedEnvironment(Environment):
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         return self._inner.tools
+
+    def board(self, machine: Machine) -> None:
+        self._inner.board(machine)
 
     async def reset(self, seed: int | None = None) -> Observation:
         opening = self._wrapped(await self._inner.reset(seed))

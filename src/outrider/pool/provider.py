@@ -1,12 +1,28 @@
 """What a kind of machine brings: making one, resetting it, proving it clean, finding it again, ending it."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any, Protocol
 
 from outrider.pool.computer import Computer
 
 Address = Mapping[str, Any]
 """How a provider finds a machine again, in a form that the journal keeps."""
+
+
+class Ability(StrEnum):
+    """Something that all machines of a kind can do."""
+
+    SCREEN = "screen"
+    """It has a picture, a mouse and a keyboard."""
+
+    COMMANDS = "commands"
+    """It runs programs, and its files can be read and written."""
+
+    TREE = "accessibility tree"
+    TERMINAL = "terminal text"
+    DEVTOOLS = "browser"
+    """Its address has `devtools`, where its browser speaks Chromium's protocol until the lease is over."""
 
 
 class RunningMachine(Protocol):
@@ -42,6 +58,9 @@ class Provider(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def abilities(self) -> frozenset[Ability]: ...
 
     async def check(self, n_machines: int) -> None:
         """Raise `InvalidInput` if so many cannot be run here: what is missing and how to get it, or the arithmetic."""

@@ -26,6 +26,7 @@ from outrider.env.osworld.task import osworld_task
 from outrider.env.osworld.workspace import Workspace
 from outrider.env.protocol import Environment, Observation, Score, Step
 from outrider.pool.computer import Computer
+from outrider.pool.source import Machine
 
 _OUTPUT_CHARS = 2_000
 _PROBE_SECONDS = 30.0
@@ -52,6 +53,7 @@ class OsworldConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     `use_tools`: actions are offered as tools; text is understood either way. `run_programs`: Python that is more than
     plain calls may be run in the machine, if that has pyautogui; false for machines that run no commands at all.
+    `files` is the folder with what tasks download or upload; see `LocalFiles`.
     """
 
     action_space: ActionSpace = ActionSpace.COMPUTER_13
@@ -64,45 +66,28 @@ class OsworldConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 2.0
     execute_seconds: Annotated[float, Meta(gt=0, le=600)] = 120.0
     max_text_chars: Annotated[int, Meta(ge=100)] = 30_000
+    files: str | None = None
     client_password: str = "password"  # noqa: S105 the one of OSWorld's own images
 
 
 class OsworldEnvironment(Environment):
-    """One episode on a machine that its caller holds, and gives back.
-
-    Raises `InvalidInput` if the task cannot be run or scored here.
-    """
+    """One episode on the machine that it boards. Raises `InvalidInput` if the task cannot be run or scored here."""
 
     def __init__(
         self,
         task: Task,
-        computer: Computer,
         config: OsworldConfig | None = None,
         *,
         files: LocalFiles | None = None,
         clock: Clock | None = None,
     ) -> None:
-        check_tasks((task,), files or LocalFiles())
+        self._files = files or LocalFiles()
+        check_tasks((task,), self._files)
         self._config = config or OsworldConfig()
         self._task = task
         self._osworld = osworld_task(task)
-        self._computer = computer
         self._clock = clock or SystemClock()
-        self._workspace = Workspace(
-            computer=computer,
-            clock=self._clock,
-            files=files or LocalFiles(),
-            client_password=self._config.client_password,
-            execute_seconds=self._config.execute_seconds,
-        )
-        self._observer = Observer(
-            computer=computer,
-            clock=self._clock,
-            type=self._config.observation_type,
-            interval_seconds=self._config.settle_interval,
-            limit_seconds=self._config.settle_seconds,
-            max_chars=self._config.max_text_chars,
-        )
+        self._is_boarded = False
         self._has_begun = False
         self._is_over = False
         self._last: Special | None = None
@@ -118,9 +103,30 @@ class OsworldEnvironment(Environment):
             return ()
         return computer_13.tools() if self._is_computer_13 else pyautogui.tools()
 
+    def board(self, machine: Machine) -> None:
+        self._computer: Computer = machine.computer
+        self._is_boarded = True
+        self._workspace = Workspace(
+            computer=self._computer,
+            clock=self._clock,
+            files=self._files,
+            client_password=self._config.client_password,
+            execute_seconds=self._config.execute_seconds,
+        )
+        self._observer = Observer(
+            computer=self._computer,
+            clock=self._clock,
+            type=self._config.observation_type,
+            interval_seconds=self._config.settle_interval,
+            limit_seconds=self._config.settle_seconds,
+            max_chars=self._config.max_text_chars,
+        )
+
     async def reset(self, seed: int | None = None) -> Observation:  # noqa: ARG002 a task has no randomness
         if self._has_begun:
             raise EnvError("an episode is begun once; make another environment", stage="env.reset")
+        if not self._is_boarded:
+            raise EnvError("an episode needs a machine: call board before reset", stage="env.reset")
         self._has_begun = True
         self._observer.check()
         await Setup(self._workspace).run(self._osworld.config)

@@ -22,9 +22,11 @@ import aiohttp
 from msgspec import Struct
 
 from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.settings import settings_of
 from outrider.core.tasks import uninterrupted
 from outrider.pool.osworld_protocol.client import CONNECT_SECONDS, DEFAULT_PORT, OsworldComputer
-from outrider.pool.provider import Address
+from outrider.pool.provider import Ability, Address
+from outrider.pool.spec import MachineSpec, refuse
 
 SHELL_SECONDS = 20.0
 ANSWER_AGAIN_SECONDS = 0.25
@@ -243,6 +245,7 @@ class AttachProvider:
     """The machines of a list. Those that were used and cannot be reset are not given again."""
 
     name = "attach"
+    abilities = frozenset({Ability.SCREEN, Ability.COMMANDS, Ability.TREE, Ability.TERMINAL})
 
     def __init__(self, settings: AttachSettings, *, folder: Path | None = None) -> None:
         """`folder` holds the locks; pools that share machines must share it."""
@@ -371,3 +374,14 @@ async def _post(url: str) -> None:
                 raise MachineError(f"reset_url {url} answered {response.status}: {said}", stage="machine.reset")
     except (aiohttp.ClientError, OSError, ValueError) as exc:
         raise MachineError(f"reset_url {url}: {exc}", stage="machine.reset") from exc
+
+
+def provider_of(spec: MachineSpec) -> AttachProvider:
+    """The list is in the settings, or stands as the image: `host:port,host:port`."""
+    size = "an attached machine has the screen that it has"
+    refuse(spec, snapshot="reset_command or reset_url bring a machine back", width=size, height=size)
+    listed = {} if spec.image is None else {"machines": [part for part in spec.image.split(",") if part.strip()]}
+    values = {**listed, **spec.settings}
+    if not values.get("machines"):
+        raise InvalidInput("provider attach needs its machines: --path-to-vm host:port,host:port, or settings.machines")
+    return AttachProvider(settings_of(AttachSettings, values, "settings of attach"))

@@ -12,13 +12,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.settings import settings_of
 from outrider.core.tasks import uninterrupted
 from outrider.pool.desktop import session as sessions
 from outrider.pool.desktop.computer import DesktopComputer
 from outrider.pool.desktop.session import Line, Session
 from outrider.pool.desktop.walls import LABEL, Shape
-from outrider.pool.provider import Address
+from outrider.pool.provider import Ability, Address
+from outrider.pool.spec import MachineSpec, refuse
 
 MIB = 2**20
 MACHINE_BYTES = 48 * MIB
@@ -106,6 +110,7 @@ class DesktopProvider:
     """Desktops of one size. `shown` are folders of the host that programs inside may read."""
 
     name = "desktop"
+    abilities = frozenset({Ability.SCREEN, Ability.COMMANDS, Ability.TREE, Ability.TERMINAL})
 
     def __init__(
         self, *, width: int = 1280, height: int = 800, disk_bytes: int = 256 * MIB, shown: tuple[str, ...] = ()
@@ -229,3 +234,17 @@ def _free_bytes() -> int | None:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return None
+
+
+class DesktopSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`disk_bytes` bounds each of home, `/tmp`, `/run` and shared memory; `shown` are folders of the host to read."""
+
+    disk_bytes: int = 256 * MIB
+    shown: tuple[str, ...] = ()
+
+
+def provider_of(spec: MachineSpec) -> DesktopProvider:
+    refuse(spec, image="a desktop is made of what this host has installed", snapshot="a desktop starts anew each time")
+    settings = settings_of(DesktopSettings, spec.settings, "settings of desktop")
+    size = {name: value for name, value in (("width", spec.width), ("height", spec.height)) if value is not None}
+    return DesktopProvider(**size, disk_bytes=settings.disk_bytes, shown=settings.shown)

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.settings import settings_of
 from outrider.core.tasks import uninterrupted
-from outrider.pool.provider import Address
+from outrider.pool.provider import Ability, Address
 from outrider.pool.sandbox import walls
 from outrider.pool.sandbox.channel import SandboxComputer
 from outrider.pool.sandbox.resident import HOME
 from outrider.pool.sandbox.walls import Bounds, Sandbox
+from outrider.pool.spec import MachineSpec, refuse
 
 PROBE_SECONDS = 5.0
 MACHINE_BYTES = 32 * 2**20
@@ -93,6 +95,7 @@ class ProcessProvider:
     """Sandboxes by bubblewrap. All that is kept of them lies in `folder`, which only this user may enter."""
 
     name = "process"
+    abilities = frozenset({Ability.COMMANDS})
 
     def __init__(self, *, folder: Path | None = None, bounds: Bounds | None = None) -> None:
         self._folder = folder or Path(tempfile.gettempdir()) / f"outrider-sandboxes-{os.geteuid()}"
@@ -185,3 +188,15 @@ def _free_bytes() -> int | None:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     return None
+
+
+def provider_of(spec: MachineSpec) -> ProcessProvider:
+    screen = "a sandbox has no screen"
+    refuse(
+        spec,
+        image="a sandbox is made of what this host has installed",
+        snapshot="a sandbox starts anew each time",
+        width=screen,
+        height=screen,
+    )
+    return ProcessProvider(bounds=settings_of(Bounds, spec.settings, "settings of process"))

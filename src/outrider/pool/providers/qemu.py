@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from outrider.core.errors import MachineError
-from outrider.pool.provider import Address, RunningMachine
+from outrider.pool.provider import Ability, Address, RunningMachine
 from outrider.pool.qemu.hardware import Accelerator
 from outrider.pool.qemu.machine import QemuAddress, QemuMachine, living
 from outrider.pool.qemu.process import Process, start_time
@@ -29,6 +29,8 @@ __all__ = ["Accelerator", "QemuProvider", "QemuSettings", "Reset"]
 
 class QemuProvider:
     """Makes the snapshot when the first machine is asked for, unless it is in the cache."""
+
+    abilities = frozenset({Ability.SCREEN, Ability.COMMANDS})
 
     def __init__(self, settings: QemuSettings) -> None:
         self._settings = settings

@@ -81,28 +81,45 @@ class MachinePool:
 
     async def start(self) -> None:
         """Take over what the pool's last owner left, and begin to make what is missing. Does not wait for it."""
-        if self._upkeep is not None or self._closing is not None:
-            raise InvalidInput(f"pool {self.name!r} was started already")
+        self._check_unused()
         try:
             await self._provider.check(self._config.n_machines)
-            epoch = await self._journal.open_pool(self.name)
-            records = await self._journal.query_machines(self.name, [state for state in MachineState if state.exists])
-            self._writer = JournalWriter(self._journal, self.name, epoch, self._clock, self._taken_over)
-            self._upkeep = Upkeep(
-                self._provider,
-                self._config,
-                self._fleet,
-                owner=self.name,
-                writer=self._writer,
-                jobs=self._jobs,
-                clock=self._clock,
-            )
-            self._jobs.start(self._writer.run(), f"journal of pool {self.name}")
-            await self._take_over(self._upkeep, records)
-            self._upkeep.pump()
+            upkeep = await self._open()
+            upkeep.pump()
         except BaseException:
             await self.close()
             raise
+
+    async def end_left_behind(self) -> int:
+        """Instead of `start`: take over what the last owner left, only to end it; how many machines that were."""
+        self._check_unused()
+        try:
+            await self._open()
+            return self._fleet.n(*MachineState)
+        finally:
+            await self.close()
+
+    def _check_unused(self) -> None:
+        if self._upkeep is not None or self._closing is not None:
+            raise InvalidInput(f"pool {self.name!r} was started already")
+
+    async def _open(self) -> Upkeep:
+        """Be the owner from now on, of all there is."""
+        epoch = await self._journal.open_pool(self.name)
+        records = await self._journal.query_machines(self.name, [state for state in MachineState if state.exists])
+        self._writer = JournalWriter(self._journal, self.name, epoch, self._clock, self._taken_over)
+        self._upkeep = Upkeep(
+            self._provider,
+            self._config,
+            self._fleet,
+            owner=self.name,
+            writer=self._writer,
+            jobs=self._jobs,
+            clock=self._clock,
+        )
+        self._jobs.start(self._writer.run(), f"journal of pool {self.name}")
+        await self._take_over(self._upkeep, records)
+        return self._upkeep
 
     async def _take_over(self, upkeep: Upkeep, records: tuple[MachineRecord, ...]) -> None:
         left = await find_left_behind(self._provider, self.name, records, self._config.probe_seconds)

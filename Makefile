@@ -47,5 +47,5 @@ $(VENV)/installed-test: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing Outrider and what its tests need into $(VENV) …"
 	@$(PIP) --editable '.[test,check]'
 	@sh scripts/install-system-packages.sh bubblewrap chromium xvfb openbox xterm wmctrl hsetroot \
-		qemu-system-x86 qemu-utils linux-image-cloud-amd64 busybox-static
+		qemu-system-x86 qemu-utils linux-image-cloud-amd64 busybox-static docker.io nano x11-utils xdg-utils
 	@touch $@ $(VENV)/installed-run

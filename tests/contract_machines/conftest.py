@@ -29,6 +29,21 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
 
+@pytest.fixture
+def with_commands() -> None:
+    """A test that asks for it is not tried on kinds that run no commands."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if not _lacks_commands(item)]
+
+
+def _lacks_commands(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function) or "with_commands" not in item.fixturenames:
+        return False
+    return not KINDS[item.callspec.params["kind"]].has_commands
+
+
 @pytest.fixture(scope="module", autouse=True)
 def orphans_come_to_us() -> Iterator[None]:
     """So that a process is seen, whoever has started it and died."""
@@ -46,11 +61,17 @@ def nursery() -> Iterator[Nursery]:
 
 
 @pytest.fixture
-async def stage(kind: Kind, nursery: Nursery) -> AsyncIterator[Stage]:
+def lasting(kind: Kind, request: pytest.FixtureRequest) -> object:
+    """What the machines of a kind need that is there for more than one test."""
+    return request.getfixturevalue(kind.fixture)
+
+
+@pytest.fixture
+async def stage(kind: Kind, lasting: object) -> AsyncIterator[Stage]:
     before = set(family(os.getpid()))
     with tempfile.TemporaryDirectory(prefix="om-") as name:
         folder = Path(name)
-        with kind.set_up(folder, nursery) as stage:
+        with kind.set_up(folder, lasting) as stage:
             yield stage
         await sweep(folder)
         assert list(folder.iterdir()) == []

@@ -46,13 +46,16 @@ class Stage(NamedTuple):
 class Kind(NamedTuple):
     """`set_up` is given a short, empty folder, which is empty again when it is over."""
 
-    set_up: Callable[[Path, Nursery], AbstractContextManager[Stage]]
+    set_up: Callable[[Path, Any], AbstractContextManager[Stage]]
     has_screen: bool
     outlives_owner: bool
     """Whether a machine can be adopted when its owner has died; else it ends with it."""
 
     has_commands: bool = True
     """Whether it runs programs and has files."""
+
+    fixture: str = "nursery"
+    """What `set_up` is given beside the folder: it lasts longer than a test."""
 
 
 def made(source: str) -> Any:

@@ -16,11 +16,14 @@ OWNER_PROGRAM = (
     MAKING
     + """
 import asyncio, json, sys
+from contextlib import suppress
+from outrider.core.errors import MachineRefusal
 
 async def main(source):
     provider = made(source)
     machine = await provider.create("m-left", sys.argv[2])
-    await machine.computer.write_file("/tmp/mine", b"mine")
+    with suppress(MachineRefusal):
+        await machine.computer.write_file("/tmp/mine", b"mine")
     print(json.dumps(dict(machine.address)), flush=True)
     await asyncio.to_thread(sys.stdin.readline)
 
@@ -42,6 +45,7 @@ async def test_a_machine_may_be_destroyed_twice_and_serves_nobody_then(provider,
             await attempt
 
 
+@pytest.mark.usefixtures("with_commands")
 async def test_a_machine_may_be_destroyed_while_a_command_runs(machine):
     running = asyncio.create_task(machine.computer.execute("touch /tmp/begun; sleep 4720", timeout=60))
 

@@ -1,64 +1,26 @@
-"""OSWorld episodes on a stand-in machine whose commands and files are real: setup, actions, observations, scores."""
+"""OSWorld episodes on a stand-in machine whose commands and files are real: actions and what is seen of them."""
 
 import asyncio
-import json
-import shutil
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from leaks import no_leaks
 from local_computer import LocalComputer
+from osworld_episodes import QUICK, HastyClock, boarded, call, calling, rules, shell, step, task
 from outrider.core.chat import Message, Role, ToolCall, assistant
 from outrider.core.errors import EnvError, InvalidInput, MachineError, MachineRefusal
-from outrider.core.task import Task
-from outrider.env.osworld import (
-    ActionSpace,
-    LocalFiles,
-    ObservationType,
-    OsworldConfig,
-    OsworldEnvironment,
-    load_tasks,
-    task_of,
-)
-from outrider.env.protocol import Score
-from outrider.pool.computer import Computer, Input, Key, MoveTo, Text
+from outrider.env.osworld import ActionSpace, ObservationType, OsworldConfig, OsworldEnvironment
+from outrider.pool.computer import Input, Key, MoveTo, Text
 from outrider.pool.providers.desktop import DesktopProvider
 from outrider.testing import check_environment, eventually
 
-QUICK = OsworldConfig(settle_seconds=0.05, settle_interval=0.01, wait_seconds=0.0)
 BY_CODE = OsworldConfig(action_space=ActionSpace.PYAUTOGUI, settle_seconds=0, wait_seconds=0)
-PRINTED = {
-    "func": "exact_match",
-    "result": {"type": "vm_command_line", "command": ["cat", "~/answer"]},
-    "expected": {"type": "rule", "rules": {"expected": "42\n"}},
-}
-
-
-def step(type: str, **parameters: Any) -> dict[str, Any]:
-    return {"type": type, "parameters": parameters}
-
-
-def shell(command: str) -> dict[str, Any]:
-    return step("execute", command=command, shell=True)
-
-
-def task(*config: dict[str, Any], evaluator: dict[str, Any] | None = None) -> Task:
-    written = {"id": "t1", "instruction": "Write 42.", "config": list(config), "evaluator": evaluator or PRINTED}
-    return task_of(json.loads(json.dumps(written)))
-
-
-def call(name: str, id: str = "c1", **arguments: Any) -> ToolCall:
-    return ToolCall(id=id, name=name, arguments=json.dumps(arguments))
-
-
-def calling(*calls: ToolCall) -> Message:
-    return assistant("", calls)
 
 
 @asynccontextmanager
@@ -73,43 +35,6 @@ async def nothing_left() -> AsyncIterator[None]:
 @pytest.fixture
 def computer(tmp_path: Path) -> LocalComputer:
     return LocalComputer(tmp_path / "machine")
-
-
-class HastyClock:
-    """Time that jumps to whatever is waited for."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-
-    def time(self) -> float:
-        return self._now
-
-    def call_later(self, delay_seconds: float, callback: Callable[[], object]) -> asyncio.Handle:
-        self._now += delay_seconds
-        return asyncio.get_running_loop().call_soon(callback)
-
-
-def boarded(task: Task, computer: Computer, config: OsworldConfig | None = None, **options: Any) -> OsworldEnvironment:
-    """The environment of an episode on this computer."""
-    env = OsworldEnvironment(task, config, **options)
-    env.board(Held("m-1", {}, computer))
-    return env
-
-
-class Held(NamedTuple):
-    """A machine as an episode gets it."""
-
-    machine_id: str
-    address: dict[str, Any]
-    computer: Computer
-
-
-async def scored(computer: LocalComputer, evaluator: dict[str, Any], *config: dict[str, Any], **options: Any) -> Score:
-    """The score of an agent that says DONE at once."""
-    env = boarded(task(*config, evaluator=evaluator), computer, QUICK, **options)
-    await env.reset()
-    await env.step(assistant("DONE"))
-    return await env.score()
 
 
 async def test_an_episode_goes_from_setup_to_score(computer: LocalComputer):
@@ -354,235 +279,3 @@ async def test_programs_can_be_ruled_out(computer: LocalComputer):
     found = await env.step(assistant("```python\nx = 1\npyautogui.click(x, x)\n```"))
     assert "line 1: Assign is not a plain call" in found.observation[0].content
     assert computer.calls["execute"] == 0
-
-
-async def test_setup_steps_do_what_they_say(computer: LocalComputer, tmp_path: Path):
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "a.txt").write_text("from the web")
-    (tmp_path / "files" / "b.txt").write_text("from here")
-    files = LocalFiles(folder=tmp_path / "files", addresses={"https://example.com/a": tmp_path / "files" / "a.txt"})
-    for name in ("xdg-open", "chromium", "gsettings", "wmctrl"):
-        computer.program(name, f'echo {name} "$@" >> ~/ran')
-    steps = [
-        step("download", files=[{"url": "https://example.com/a", "path": "~/Desktop/a.txt"}]),
-        step("upload_file", files=[{"local_path": "b.txt", "path": "~/b.txt"}]),
-        step("launch", command="editor {SCREEN_WIDTH} ~/b.txt"),
-        step("launch", command="editor &", shell=True),
-        step("execute", command=["touch", "~/made"]),
-        step("command", command="echo {CLIENT_PASSWORD} > ~/password", shell=True),
-        step("execute", command="echo x >> ~/tries; wc -l < ~/tries", shell=True, until={"stdout": "3"}),
-        step("open", path="~/Desktop/a.txt"),
-        step("sleep", seconds=0.01),
-        step("activate_window", window_name="Editor", strict=True),
-        step("close_window", window_name="editor.Editor", by_class=True),
-        step("change_wallpaper", path="~/b.txt"),
-        step("chrome_open_tabs", urls_to_open=["https://example.com", "about:blank"]),
-    ]
-    await boarded(task(*steps), computer, QUICK, files=files).reset()
-    home = computer.folder
-    assert (home / "Desktop" / "a.txt").read_text() == "from the web"
-    assert (home / "b.txt").read_text() == "from here"
-    assert (home / "made").exists()
-    assert (home / "password").read_text() == "password\n"
-    assert (home / "tries").read_text() == "x\n" * 3
-    assert computer.launched == [
-        ["editor", "64", f"{home}/b.txt"],
-        "editor &",
-        ["xdg-open", f"{home}/Desktop/a.txt"],
-        ["chromium", "https://example.com", "about:blank"],
-    ]
-    assert (home / "ran").read_text().splitlines() == [
-        "wmctrl -Fa Editor",
-        "wmctrl -xc editor.Editor",
-        f"gsettings set org.gnome.desktop.background picture-uri file://{home}/b.txt",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        (step("execute", command=["sh", "-c", "echo why >&2; exit 4"]), r"step 2 \(execute\).*ended with code 4: why"),
-        (step("execute", command="echo 'a"), "cannot be split into words"),
-        (step("open", path="~/missing"), "no file '~/missing'"),
-        (step("execute", command="false", until={"returncode": 0}), "not as it should be"),
-        (step("activate_window", window_name="Editor"), "no window 'Editor'"),
-        (step("change_wallpaper", path="~/made"), "no gsettings or feh or hsetroot"),
-        (step("chrome_open_tabs", urls_to_open=["a"]), "no google-chrome or .* or chromium-browser"),
-    ],
-)
-async def test_a_setup_that_fails_ends_the_episode_before_the_agent_begins(
-    computer: LocalComputer, monkeypatch: pytest.MonkeyPatch, broken: dict[str, Any], message: str
-):
-    computer.program("wmctrl", "exit 1")
-    monkeypatch.setenv("PATH", str(_only_tools(computer.folder.parent / "tools")))
-    config = (shell("touch ~/made"), broken, shell("touch ~/after"))
-    env = boarded(task(*config), computer, QUICK, clock=HastyClock())
-    with pytest.raises(EnvError, match=message) as raised:
-        await env.reset()
-    assert raised.value.boundary.is_infrastructure
-    assert not (computer.folder / "after").exists()
-
-
-def _only_tools(folder: Path) -> Path:
-    """A PATH with the plain tools alone, whatever this host has besides."""
-    folder.mkdir()
-    for name in ("sh", "touch", "test", "false", "cat"):
-        (folder / name).symlink_to(shutil.which(name) or "")
-    return folder
-
-
-async def test_a_command_that_runs_out_of_time_is_stopped_and_told(computer: LocalComputer):
-    config = OsworldConfig(execute_seconds=0.05)
-    env = boarded(task(step("execute", command=["sleep", "60"])), computer, config)
-    with pytest.raises(EnvError, match="ran out of time"):
-        await env.reset()
-
-
-def file(path: str, type: str = "vm_file") -> dict[str, Any]:
-    return {"type": type, "path": path, "dest": path.rpartition("/")[2]}
-
-
-def rules(value: Any) -> dict[str, Any]:
-    return {"type": "rule", "rules": value}
-
-
-@pytest.mark.parametrize(
-    ("result", "expected", "reward"),
-    [
-        ({"type": "vm_command_line", "command": "printf '%s' $((6*7))", "shell": True}, "42", 1),
-        ({"type": "vm_command_line", "command": "echo 'a  b'"}, "a  b\n", 1),
-        ({"type": "vm_command_error", "command": "echo no >&2; exit 3", "shell": True}, "no\n", 1),
-        ({"type": "vm_command_line", "command": ["no-such-program"]}, "", 1),
-        ({"type": "vm_screen_size"}, {"width": 64, "height": 48}, 1),
-        ({"type": "vm_window_size", "app_class_name": "XTerm"}, {"width": 400, "height": 300}, 1),
-        ({"type": "vm_window_size", "app_class_name": "gedit"}, None, 1),
-        ({"type": "vm_terminal_output"}, "$ ls", 1),
-        ({"type": "accessibility_tree"}, "<desktop-frame/>", 1),
-        ({"type": "list_directory", "path": "~/nowhere"}, None, 1),
-        (
-            {"type": "list_directory", "path": "~/tree"},
-            {
-                "type": "directory",
-                "name": "tree",
-                "children": [
-                    {"type": "file", "name": "a b"},
-                    {"type": "directory", "name": "c", "children": [{"type": "file", "name": "d\n"}]},
-                ],
-            },
-            1,
-        ),
-    ],
-)
-async def test_getters_look_at_the_machine(computer: LocalComputer, result: Any, expected: Any, reward: float):
-    computer.terminal = "$ ls"
-    computer.program("wmctrl", "echo '0x01 0 10 20 400 300 xterm.XTerm host a title'")
-    (computer.folder / "tree" / "c").mkdir(parents=True)
-    (computer.folder / "tree" / "a b").touch()
-    (computer.folder / "tree" / "c" / "d\n").touch()
-    evaluator = {"func": "exact_match", "result": result, "expected": rules({"expected": expected})}
-    score = await scored(computer, evaluator)
-    assert score.reward == reward, score.explanation
-
-
-async def test_files_of_the_machine_are_compared_with_those_of_the_task(computer: LocalComputer, tmp_path: Path):
-    (tmp_path / "gold.txt").write_text("a\nb\n")
-    files = LocalFiles(addresses={"https://example.com/gold.txt": tmp_path / "gold.txt"})
-    gold = file("https://example.com/gold.txt", "cloud_file")
-    evaluator = {"func": "compare_text_file", "result": file("~/made.txt"), "expected": gold}
-    assert (await scored(computer, evaluator, files=files)).reward == 0
-    assert (await scored(computer, evaluator, shell("printf 'a\\nb\\n' > ~/made.txt"), files=files)).reward == 1
-    (computer.folder / "made.txt").unlink()
-    (computer.folder / "made.txt").mkdir()
-    assert (await scored(computer, evaluator, files=files)).reward == 0
-    (computer.folder / "made.txt").rmdir()
-    (computer.folder / "made.txt").write_text("a\nb\n")
-    several = {
-        "func": "compare_csv",
-        "result": {"type": "vm_file", "path": ["~/no", "~/made.txt"], "dest": ["n", "m"], "multi": True, "gives": [1]},
-        "expected": gold,
-    }
-    assert (await scored(computer, several, files=files)).reward == 1
-
-
-async def test_what_a_setup_step_printed_is_in_the_cache(computer: LocalComputer):
-    evaluator = {
-        "func": "file_contains",
-        "postconfig": [step("execute", command=["echo", "printed"], stdout="out.txt")],
-        "result": {"type": "cache_file", "path": "out.txt"},
-        "expected": rules({"expected": ["printed"]}),
-    }
-    assert (await scored(computer, evaluator)).reward == 1
-
-
-async def test_after_the_agent_a_command_may_fail(computer: LocalComputer):
-    evaluator = {**PRINTED, "postconfig": [step("execute", command=["false"]), shell("echo 42 > ~/answer")]}
-    assert (await scored(computer, evaluator)).reward == 1
-
-
-def printed(text: str, expected: str, func: str = "exact_match") -> tuple[str, Any, Any]:
-    return func, {"type": "vm_command_line", "command": ["printf", text]}, rules({"expected": expected})
-
-
-@pytest.mark.parametrize(
-    ("conj", "checks", "reward"),
-    [
-        ("and", [printed("a", "a"), printed("abcd", "abxd", "fuzzy_match")], 0.875),
-        ("and", [printed("a", "a"), printed("a", "b")], 0),
-        ("or", [printed("a", "b"), printed("abcd", "abxd", "fuzzy_match")], 0.75),
-        ("or", [printed("a", "b"), printed("a", "a")], 1),
-        ("or", [printed("a", "b"), printed("a", "c")], 0),
-    ],
-)
-async def test_and_is_the_mean_unless_one_is_nothing_and_or_is_the_best(
-    computer: LocalComputer, conj: str, checks: list[tuple[str, Any, Any]], reward: float
-):
-    funcs, results, expected = (list(column) for column in zip(*checks, strict=True))
-    evaluator = {"func": funcs, "conj": conj, "result": results, "expected": expected}
-    assert (await scored(computer, evaluator)).reward == pytest.approx(reward)
-
-
-@pytest.mark.parametrize(
-    ("evaluator", "word", "reward"),
-    [
-        ({"func": "infeasible"}, "FAIL", 1),
-        ({"func": "infeasible"}, "DONE", 0),
-        (PRINTED, "FAIL", 0),
-        (PRINTED, "DONE", 1),
-    ],
-)
-async def test_giving_up_is_right_where_the_task_cannot_be_done(
-    computer: LocalComputer, evaluator: dict[str, Any], word: str, reward: float
-):
-    env = boarded(task(shell("echo 42 > ~/answer"), evaluator=evaluator), computer, QUICK)
-    await env.reset()
-    assert (await env.step(assistant(f"```\n{word}\n```"))).terminated
-    assert (await env.score()).reward == reward
-
-
-async def test_a_machine_that_is_lost_while_scoring_gives_no_score(computer: LocalComputer):
-    env = OsworldEnvironment(
-        task(evaluator={**PRINTED, "result": {"type": "vm_terminal_output"}}), computer, QUICK, clock=HastyClock()
-    )
-    await env.reset()
-    computer.fail("terminal_text", times=100)
-    with pytest.raises(MachineError):
-        await env.score()
-
-
-async def test_a_task_that_cannot_be_scored_makes_no_environment(computer: LocalComputer):
-    with pytest.raises(InvalidInput, match="unknown metric 'compare_docx_files': task t1"):
-        boarded(task(evaluator={**PRINTED, "func": "compare_docx_files"}), computer)
-
-
-def test_tasks_are_loaded_from_a_folder_of_files(tmp_path: Path):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / f"{name}.json").write_text(
-            json.dumps({"id": name, "instruction": "Do.", "config": [], "evaluator": PRINTED})
-        )
-    assert [found.task_id for found in load_tasks(tmp_path)] == ["a", "b"]
-    (tmp_path / "c.json").write_text("{")
-    with pytest.raises(InvalidInput, match=r"c\.json is not JSON"):
-        load_tasks(tmp_path)
-    with pytest.raises(InvalidInput, match="cannot be read"):
-        load_tasks(tmp_path / "none.json")

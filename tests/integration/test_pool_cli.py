@@ -22,8 +22,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pool_ls(*arguments: str, code: int = 0) -> str:
+    store = () if "--store" in arguments else ("--store", "sqlite:///outrider.db")
     done = subprocess.run(
-        [sys.executable, "-m", "outrider", "pool", "ls", *arguments],
+        [sys.executable, "-m", "outrider", "pool", "ls", *store, *arguments],
         capture_output=True,
         text=True,
         timeout=60,

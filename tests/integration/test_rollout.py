@@ -394,7 +394,7 @@ def test_status_names_what_a_ledger_waits_for():
 def test_the_timeline_is_drawn_in_a_browser_and_tells_what_a_bar_is():
     from playwright.sync_api import sync_playwright
 
-    from outrider.env.web.executable import find_chromium
+    from outrider.pool.browser.executable import find_chromium
 
     new("--steps", "1", "--name", "drawn", "--timeline", "slots.html", "--set", "model=builtin:random?latency=0.05")
     data = page_data("slots.html")

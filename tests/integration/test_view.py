@@ -258,7 +258,7 @@ def test_rollouts_that_have_not_ended_are_shown_as_far_as_they_are():
         (["demo", "qq:0"], "no rollout of this run is called 'qq:0'; the nearest are demo/q"),
         (["demo", "q0:0", "--attempt", "7"], "demo/q0:0 has 1 attempts; there is no attempt 7"),
         (["demo", "--attempt", "1"], "--attempt goes with one ROLLOUT"),
-        (["demo", "--json", "--html", "x.html"], "give --html or --json"),
+        (["demo", "--json", "--html", "x.html"], "give one of --html, --artifacts"),
         (["demo", "--html", "nowhere/x.html"], "cannot write nowhere/x.html"),
         (["demo", "--store", "sqlite:///nowhere.db"], "there is no store in nowhere.db"),
         (["demmo", "--store", "sqlite:///results/demo/store.db"], "demmo holds no rollouts; this store holds demo"),

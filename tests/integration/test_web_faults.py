@@ -19,13 +19,14 @@ from leaks import _descriptors
 from outrider.core.chat import ToolCall, assistant
 from outrider.core.errors import EnvError
 from outrider.core.task import Task
-from outrider.env.web import WebConfig, WebEnvironments, process
+from outrider.env.web import WebConfig, WebEnvironments
 from outrider.env.web.browser import Browser
 from outrider.env.web.environment import WebEnvironment
-from outrider.env.web.executable import find_chromium
 from outrider.env.web.gate import Gate
 from outrider.env.web.hosts import AllowedHosts
 from outrider.env.web.site import Site
+from outrider.pool.browser import flags
+from outrider.pool.browser.executable import find_chromium
 from outrider.testing import FakeClock, eventually
 from processes import line, program
 
@@ -72,7 +73,7 @@ async def browser(desktop: Path, pages: Path) -> AsyncIterator[Browser]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{desktop / 'real'}{os.pathsep}{os.environ['PATH']}")
         patch.setenv("OPENAI_API_KEY", "a-secret-key")
-        patch.setattr(process, "NOTHING", desktop / "instead")
+        patch.setattr(flags, "NOTHING", desktop / "instead")
         async with visiting(shared, pages):
             pass
     yield shared
@@ -301,7 +302,7 @@ async def test_a_page_opens_no_program_of_the_desktop(visitor: Visitor, desktop:
     await eventually(caught)
     assert not (desktop / "real" / "run").exists()
     for name in ("xdg-open", "xdg-email"):
-        assert subprocess.run([process.NOTHING / name, "mailto:x"], capture_output=True, check=True).stdout == b""
+        assert subprocess.run([flags.NOTHING / name, "mailto:x"], capture_output=True, check=True).stdout == b""
 
 
 async def test_the_browser_does_not_know_the_keys_of_the_model(browser: Browser):

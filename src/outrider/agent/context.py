@@ -47,6 +47,7 @@ class Context:
         self._stopped = threading.Event()
         self._callers: set[asyncio.Task[Any]] = set()
         self._policy: ChatPolicy | None = None
+        self._policies: Mapping[str, ChatPolicy] = {}
         self._env: Environment | None = None
         self._opening: tuple[Message, ...] = ()
 
@@ -85,6 +86,15 @@ class Context:
             raise AgentError(_MISSING.format("policy"), stage="agent")
         return self._policy
 
+    def policy_named(self, name: str) -> ChatPolicy:
+        """One of the run's further policies; the empty name is `policy`."""
+        if not name:
+            return self.policy
+        if name not in self._policies:
+            there = ", ".join(sorted(self._policies)) or "none"
+            raise AgentError(f"this run has no policy {name!r}; beside its own there are: {there}", stage="agent")
+        return self._policies[name]
+
     @property
     def env(self) -> Environment:
         """The world of this episode, already reset. Each step is recorded; the worker scores and closes it."""
@@ -99,9 +109,21 @@ class Context:
             raise AgentError(_MISSING.format("environment"), stage="agent")
         return self._opening
 
-    def equip(self, policy: ChatPolicy, env: Environment, opening: tuple[Message, ...]) -> None:
+    @property
+    def has_env(self) -> bool:
+        return self._env is not None
+
+    def equip(
+        self,
+        policy: ChatPolicy,
+        env: Environment | None,
+        opening: tuple[Message, ...],
+        *,
+        policies: Mapping[str, ChatPolicy] | None = None,
+    ) -> None:
         """Give the agent what its episode has prepared."""
         self._policy, self._env, self._opening = policy, env, opening
+        self._policies = policies or {}
 
     @property
     def stopped(self) -> bool:

@@ -20,7 +20,7 @@ from outrider.core.chat import Message, ToolSpec
 from outrider.core.clock import Clock
 from outrider.core.errors import AgentError, AttemptError, EnvError, InvalidInput, PolicyError, boundary
 from outrider.core.event import EventKind
-from outrider.core.turn import RESET, StepRecord, Transcript, TurnRecord, to_data
+from outrider.core.turn import RESET, CallRecord, StepRecord, Transcript, TurnRecord, to_data
 from outrider.env import Environment, Observation, Score, Step
 from outrider.policy import ChatPolicy, Completion, Sampling
 
@@ -44,16 +44,18 @@ class Conversation:
     def metrics(self) -> dict[str, float]:
         return self.ctx.spending.metrics
 
-    def turn(self, request: tuple[Message, ...], completion: Completion, seconds: float) -> Message:
+    def turn(
+        self, request: tuple[Message, ...], completion: Completion, seconds: float, call: CallRecord | None = None
+    ) -> Message:
         """Record a model call: its reply, as the record holds it."""
         self.ctx.spending.turn(completion, seconds)
         reply = completion.message
         kept, added = self._transcript.ask(request)
         try:
-            self._write_turn(kept, added, reply, completion, seconds)
+            self._write_turn(kept, added, reply, completion, seconds=seconds, call=call)
         except (InvalidInput, UnicodeError):
             reply, added = _mended(reply), tuple(map(_mended, added))
-            self._write_turn(kept, added, reply, completion, seconds)
+            self._write_turn(kept, added, reply, completion, seconds=seconds, call=call)
         self._transcript.extend((reply,))
         return reply
 
@@ -74,7 +76,14 @@ class Conversation:
         return observation
 
     def _write_turn(
-        self, kept: int, added: tuple[Message, ...], reply: Message, completion: Completion, seconds: float
+        self,
+        kept: int,
+        added: tuple[Message, ...],
+        reply: Message,
+        completion: Completion,
+        *,
+        seconds: float,
+        call: CallRecord | None,
     ) -> None:
         usage, tokens = completion.usage, completion.tokens
         record = TurnRecord(
@@ -90,8 +99,9 @@ class Conversation:
             policy_version=completion.policy_version,
             n_retries=completion.n_retries,
             seconds=seconds,
+            call=call,
         )
-        self.ctx.record(EventKind.TURN, "", to_data(record))
+        self.ctx.record(EventKind.TURN, "" if call is None else call.agent, to_data(record))
 
     def _write_step(self, name: str, step: Step, observation: Observation, seconds: float) -> None:
         record = StepRecord(
@@ -130,19 +140,37 @@ class RecordedPolicy(ChatPolicy):
         sampling: Sampling | None = None,
         session: str = "",
     ) -> Completion:
+        completion, _ = await self.ask(messages, tools=tools, sampling=sampling, session=session)
+        return completion
+
+    async def ask(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling: Sampling | None = None,
+        session: str = "",
+        call: CallRecord | None = None,
+    ) -> tuple[Completion, float]:
+        """Complete as `call` of a team: the completion, and the seconds that the model took for it."""
         request = tuple(messages)
         chosen = self._filled(sampling)
         ctx = self._conversation.ctx
         caller = ctx.begin_call()
         try:
             with _attributed(PolicyError, "policy.complete"):
-                return await self._completed(request, tools, chosen, session or self._session)
+                return await self._completed(request, tools, chosen, session or self._session, call)
         finally:
             ctx.end_call(caller)
 
     async def _completed(
-        self, request: tuple[Message, ...], tools: Sequence[ToolSpec], sampling: Sampling, session: str
-    ) -> Completion:
+        self,
+        request: tuple[Message, ...],
+        tools: Sequence[ToolSpec],
+        sampling: Sampling,
+        session: str,
+        call: CallRecord | None,
+    ) -> tuple[Completion, float]:
         """Nothing may be waited for between the completion and its record, so that it is counted where it was made."""
         loan = await self._lend()
         try:
@@ -152,10 +180,10 @@ class RecordedPolicy(ChatPolicy):
             )
             if loan.version and completion.policy_version <= 0:
                 completion = replace(completion, policy_version=loan.version)
-            reply = self._conversation.turn(request, completion, seconds)
+            reply = self._conversation.turn(request, completion, seconds, call)
         finally:
             loan.give_back()
-        return completion if reply is completion.message else replace(completion, message=reply)
+        return completion if reply is completion.message else replace(completion, message=reply), seconds
 
     async def check(self) -> None:
         loan = await self._lend()

@@ -13,18 +13,31 @@ from outrider.agent.function import call_agent, check_signature
 from outrider.agent.lending import Reopening
 from outrider.agent.mcp import McpEnvironment, McpTools
 from outrider.agent.protocol import AgentFunction, Episode, Result, StopReason
+from outrider.agent.supply import Supply, while_held
+from outrider.core.artifact import to_data
 from outrider.core.chat import assistant
 from outrider.core.errors import AgentError, AttemptError, ContextOverflow, EnvError, ScoreError, boundary
+from outrider.core.event import EventKind
 from outrider.core.ledger import PIN_KEY, SAMPLING_KEY
-from outrider.env import Environment, Environments
+from outrider.env import Environment, Environments, needs_of
 from outrider.policy import ChatPolicy, Sampling
+from outrider.pool.lease import Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherPolicy:
+    """A policy beside the run's own. With a `reopening` it goes where a trainer publishes it."""
+
+    policy: ChatPolicy
+    reopening: Reopening | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeKit:
     """What the episodes of one worker are made of. The environment is the one of the rollout's tag.
 
-    Without a `reopening`, the `policy` is the one for every version that a trainer publishes.
+    Without a `reopening`, the `policy` is the one for every version that a trainer publishes. Episodes of environments
+    that act on machines lease theirs from the `supply`.
     """
 
     policy: ChatPolicy
@@ -33,6 +46,9 @@ class EpisodeKit:
     sampling: Sampling = field(default_factory=Sampling)
     mcp: McpTools | None = None
     reopening: Reopening | None = None
+    supply: Supply | None = None
+    further: Mapping[str, FurtherPolicy] = field(default_factory=dict)
+    """Policies beside the run's own, by name, for agents that ask several."""
 
     def __post_init__(self) -> None:
         check_signature(self.agent)
@@ -50,41 +66,56 @@ class EpisodeKit:
 
 
 class EnvironmentEpisode:
-    """One attempt in one environment. It boots no machine."""
+    """One attempt in one environment, on a machine if that uses one and the worker has a supply."""
 
     def __init__(self, kit: EpisodeKit, environments: Environments) -> None:
         self._kit = kit
         self._environments = environments
         self._inner: Environment | None = None
+        self._lease: Lease | None = None
 
-    async def boot(self, ctx: Context) -> None: ...
-
-    async def setup(self, ctx: Context) -> None:
+    async def boot(self, ctx: Context) -> None:
         with boundary(EnvError, "env.make"):
             self._inner = self._environments.make(ctx.task)
+            needs = needs_of(self._environments)
+        if self._kit.supply is None or needs is None:
+            return
+        self._lease = lease = await self._kit.supply.lease(ctx.rollout.rollout_id)
+        ctx.log("machine", machine_id=lease.machine_id, epoch=lease.epoch)
+        with boundary(EnvError, "env.board"):
+            self._inner.board(lease)
+
+    async def setup(self, ctx: Context) -> None:
+        assert self._inner is not None, "boot comes first"
         if self._kit.mcp is not None:
             self._inner = McpEnvironment(self._inner, self._kit.mcp)
         self._conversation = Conversation(ctx)
         self._env = RecordedEnvironment(self._inner, self._conversation, ctx.clock)
-        policy = RecordedPolicy(
-            partial(
-                ctx.lender.lend,
-                self._kit.policy,
-                self._kit.reopening,
-                pin=_pin_of(ctx.rollout.metadata),
-                seconds=ctx.limits.turn_seconds,
-            ),
+        opening = await self._env.open(ctx.seed)
+        further = {name: self._recorded(ctx, each, name) for name, each in self._kit.further.items()}
+        ctx.equip(self._recorded(ctx, self._kit), self._env, opening, policies=further)
+
+    def _recorded(self, ctx: Context, own: "EpisodeKit | FurtherPolicy", name: str = "") -> RecordedPolicy:
+        lend = partial(
+            ctx.lender.lend,
+            own.policy,
+            own.reopening,
+            name=name,
+            pin=_pin_of(ctx.rollout.metadata),
+            seconds=ctx.limits.turn_seconds,
+        )
+        return RecordedPolicy(
+            lend,
             self._conversation,
             session=ctx.identity,
             sampling=_own_sampling(self._kit.sampling, ctx.rollout.metadata),
             seed=ctx.seed,
         )
-        ctx.equip(policy, self._env, await self._env.open(ctx.seed))
 
     async def act(self, ctx: Context) -> Result:
         """Let the agent work. A conversation that became too long for the model is a result, not a failure."""
         try:
-            answer = await self._answer(ctx)
+            answer = await (self._answer(ctx) if self._lease is None else while_held(self._lease, self._answer(ctx)))
         except ContextOverflow:
             return Result(stop_reason=StopReason.CONTEXT)
         if isinstance(answer, str) and not self._env.has_ended:
@@ -109,8 +140,21 @@ class EnvironmentEpisode:
             explanation=score.explanation,
         )
 
-    async def close(self, ctx: Context) -> None:  # noqa: ARG002 the environment is its own
-        if self._inner is not None:
+    async def close(self, ctx: Context) -> None:
+        try:
+            await self._close(ctx)
+        finally:
+            if self._lease is not None:
+                self._lease.release()
+
+    async def _close(self, ctx: Context) -> None:
+        if self._inner is None:
+            return
+        try:
+            with boundary(EnvError, "env.artifacts"):
+                for artifact in self._inner.artifacts():
+                    ctx.record(EventKind.ARTIFACT, artifact.name, to_data(artifact))
+        finally:
             await self._inner.close()
 
     async def _answer(self, ctx: Context) -> object:

@@ -31,8 +31,10 @@ class Loan(NamedTuple):
 class PolicyLender(Protocol):
     """Lends a policy to each model call."""
 
-    async def lend(self, policy: ChatPolicy, reopening: Reopening | None, *, pin: int | None, seconds: float) -> Loan:
-        """Waits until a call may begin. `policy` is the worker's own.
+    async def lend(
+        self, policy: ChatPolicy, reopening: Reopening | None, *, pin: int | None, seconds: float, name: str = ""
+    ) -> Loan:
+        """Waits until a call may begin. `policy` is the worker's own, `name` its name if it is not the run's only one.
 
         With a `pin` it is that version and no other; `PolicyError` if it is not published within `seconds`.
         """
@@ -42,5 +44,13 @@ class PolicyLender(Protocol):
 class OwnPolicy:
     """Lends the worker's own policy, at once."""
 
-    async def lend(self, policy: ChatPolicy, reopening: Reopening | None, *, pin: int | None, seconds: float) -> Loan:  # noqa: ARG002 nothing is published
+    async def lend(
+        self,
+        policy: ChatPolicy,
+        reopening: Reopening | None,  # noqa: ARG002 nothing is published
+        *,
+        pin: int | None,  # noqa: ARG002
+        seconds: float,  # noqa: ARG002
+        name: str = "",  # noqa: ARG002
+    ) -> Loan:
         return Loan(policy)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 from msgspec import Struct
 
+from outrider.core.artifact import Artifact
 from outrider.core.chat import Image, Message, ToolCall, ToolSpec, tool_result
 from outrider.core.errors import InvalidInput, ToolRefusal
 from outrider.core.rollout import require_positive
@@ -165,6 +166,9 @@ class McpEnvironment(Environment):
 
     async def score(self) -> Score | None:
         return await self._inner.score()
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return self._inner.artifacts()
 
     async def close(self) -> None:
         await self._inner.close()

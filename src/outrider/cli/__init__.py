@@ -12,7 +12,7 @@ COMMANDS = {
     "rollout": "Run the rollouts of a training run, batch by batch, with a stand-in trainer.",
     "work": "Run workers that share the rollouts of a store.",
     "status": "Show rollouts by state, workers, and what is stuck and why.",
-    "pool": "Show the machines of a pool and what happened to them.",
+    "pool": "Keep machines for runs, show them, clean up after killed ones.",
     "show": "Show one rollout: attempts, workers, events, errors.",
     "view": "Show a run's rollouts, one as a conversation, or all as a page.",
     "retry": "Run ended rollouts again, as new ones.",

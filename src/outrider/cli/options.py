@@ -1,12 +1,15 @@
 """Options that several commands share, and how a command runs."""
 
 import asyncio
+import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import click
 
+from outrider.cli.signals import listening
 from outrider.core import wire
 from outrider.core.errors import InvalidInput, StoreError
 from outrider.core.rollout import Rollout
@@ -36,8 +39,19 @@ tag_option = click.option("--tag", help="Only rollouts with this tag.")
 
 
 def run(work: Coroutine[Any, Any, R]) -> R:
-    """Run a command's coroutine."""
-    return asyncio.run(work)
+    """Run a command's coroutine. SIGTERM ends it as Ctrl-C does: what it holds is given back before it exits."""
+    try:
+        return asyncio.run(_ended_by_signal(work))
+    except asyncio.CancelledError:
+        click.echo("outrider: stopped by SIGTERM", err=True)
+        sys.exit(128 + signal.SIGTERM)
+
+
+async def _ended_by_signal(work: Coroutine[Any, Any, R]) -> R:
+    task = asyncio.current_task()
+    assert task is not None
+    with listening(task.cancel, signal.SIGTERM):
+        return await work
 
 
 @asynccontextmanager

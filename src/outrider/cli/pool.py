@@ -1,123 +1,90 @@
 """`outrider pool`."""
 
-from datetime import UTC, datetime
-
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from outrider.cli.options import json_option, opened, print_json, run, store_option
+from outrider.cli.options import json_option, print_json, run
+from outrider.cli.run_options import MACHINES, given_settings
 from outrider.core.errors import InvalidInput
-from outrider.core.machine import MachineMove, MachineRecord, MachineState, PoolRecord
-from outrider.core.page import Page
-from outrider.store import Store
-
-N_MOVES = 50
-"""Moves that are printed at most."""
-
-COLOURS = {MachineState.READY: "green", MachineState.LEASED: "cyan", MachineState.QUARANTINED: "red"}
 
 
 @click.group("pool")
 def command() -> None:
-    """Show the machines of a pool and what happened to them."""
+    """Keep machines for runs, show them, and clean up after pools that were killed."""
+
+
+journal_option = click.option(
+    "--store", "store_url", metavar="URL", envvar="OUTRIDER_STORE", show_envvar=True, help="Store with the journal."
+)
 
 
 @command.command("ls")
-@store_option
+@journal_option
 @click.option("--pool", "name", help="Only this pool.")
 @click.option("--moves", "machine_id", metavar="MACHINE", help="The moves of this machine, newest first.")
 @json_option
-def ls(*, store_url: str, name: str | None, machine_id: str | None, as_json: bool) -> None:
-    """List machines by pool: state, holder, uses, since when and why."""
-    if machine_id is None:
-        run(_machines(store_url, name, as_json=as_json))
+def ls(*, store_url: str | None, name: str | None, machine_id: str | None, as_json: bool) -> None:
+    """List machines by pool: state, holder, uses, since when and why.
+
+    Without a store: the pools of this host, as they are now. With one: what its journal knows, also of machines that
+    are gone. A run keeps its journal in RUN/store.db.
+    """
+    from outrider.cli.pool_host import show_host  # noqa: PLC0415 --help needs none of it
+    from outrider.cli.pool_journal import show_machines, show_moves  # noqa: PLC0415
+
+    if machine_id is not None:
+        if store_url is None:
+            raise InvalidInput("--moves needs --store: moves stand in the journal of a store")
+        run(show_moves(store_url, name, machine_id, as_json=as_json))
+    elif store_url is not None:
+        run(show_machines(store_url, name, as_json=as_json))
     else:
-        run(_moves(store_url, name, machine_id, as_json=as_json))
+        run(show_host(name, as_json=as_json))
 
 
-async def _machines(store_url: str, name: str | None, *, as_json: bool) -> None:
-    now = datetime.now(UTC)
-    async with opened(store_url) as store:
-        pools = await _known(store, name)
-        machines = await store.query_machines(name)
-    found = [(pool, tuple(one for one in machines if one.pool == pool.name)) for pool in pools]
+@command.command("serve")
+@click.option("--name", default="default", show_default=True, help="Under which runs find it: --pool-name NAME.")
+@journal_option
+def serve(*, name: str, store_url: str | None, **flags: object) -> None:
+    """Keep a pool of machines that several runs on this host share, in turns.
+
+    \b
+      outrider pool serve --name desks --num-vms 3
+      outrider run --mode osworld --pool-name desks --model builtin:solver
+
+    Ctrl-C ends the machines. If this process is killed, the next one of the name takes over what it left.
+    """  # noqa: D301 click reads this character as "keep the lines"
+    from outrider.cli.pool_serve import serve_pool  # noqa: PLC0415
+
+    run(serve_pool(name, given_settings(dict(flags)), store_url))
+
+
+for _option in MACHINES:
+    _option(serve)
+
+
+@command.command("reset")
+@click.argument("machine_id", metavar="MACHINE")
+@click.option("--replace", is_flag=True, help="End it and make another in its place.")
+def reset(*, machine_id: str, replace: bool) -> None:
+    """Reset a machine of a pool on this host. Whoever holds it loses it, and its rollout is tried again."""
+    from outrider.cli.pool_host import reset_machine  # noqa: PLC0415
+
+    run(reset_machine(machine_id, replace=replace))
+
+
+@command.command("gc")
+@journal_option
+@click.option("--dry-run", is_flag=True, help="Only say which pools have left something.")
+@json_option
+def gc(*, store_url: str | None, dry_run: bool, as_json: bool) -> None:
+    """End what killed pools have left on this host: machines, folders, sockets.
+
+    A pool whose process lives is left alone. With --store, the ends are written into its journal.
+    """
+    from outrider.cli.pool_host import collect  # noqa: PLC0415
+
+    ended = run(collect(store_url, dry_run=dry_run, say=lambda text: click.echo(text, err=as_json)))
     if as_json:
-        shown = [
-            {"name": pool.name, "epoch": pool.epoch, "opened_at": pool.opened_at, "machines": several}
-            for pool, several in found
-        ]
-        print_json({"store": store_url, "pools": shown})
-        return
-    console = Console()
-    for pool, several in found:
-        _print_pool(console, pool, several, now)
-    if not found:
-        console.print(
-            f"No pool was opened in {store_url}. A run that borrows machines opens one in its own store: "
-            "give that with --store.",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-
-
-async def _known(store: Store, name: str | None) -> tuple[PoolRecord, ...]:
-    """All pools, or the one that is asked for."""
-    pools = await store.query_pools()
-    if name is None:
-        return pools
-    wanted = tuple(pool for pool in pools if pool.name == name)
-    if not wanted:
-        names = ", ".join(pool.name for pool in pools) or "none"
-        raise InvalidInput(f"no pool {name!r} was opened in this store; there are: {names}")
-    return wanted
-
-
-async def _moves(store_url: str, name: str | None, machine_id: str, *, as_json: bool) -> None:
-    async with opened(store_url) as store:
-        await _known(store, name)
-        moves = await store.query_machine_moves(machine_id, name, limit=-1 if as_json else N_MOVES)
-    if not moves.total:
-        raise InvalidInput(f"no machine {machine_id!r} in this store; `outrider pool ls --json` lists all there were")
-    if as_json:
-        print_json({"store": store_url, "machine_id": machine_id, "moves": moves.items})
-    else:
-        _print_moves(Console(), machine_id, moves)
-
-
-def _print_pool(console: Console, pool: PoolRecord, machines: tuple[MachineRecord, ...], now: datetime) -> None:
-    there = [machine for machine in machines if machine.state.exists]
-    title = f"Pool {pool.name}, epoch {pool.epoch}, opened {_ago(pool.opened_at, now)}"
-    if there:
-        table = Table(title=Text(title), title_justify="left")
-        for column in ("machine", "provider", "state", "holder", "uses", "epoch", "since", "reason"):
-            right = column in {"uses", "epoch"}
-            table.add_column(column, justify="right" if right else "left", no_wrap=column in {"state", "since"})
-        for one in there:
-            named = one.machine_id, one.provider, one.state.value, one.holder or ""
-            counted = str(one.n_uses), str(one.epoch), _ago(one.moved_at, now), one.reason
-            table.add_row(*named, *counted, style=COLOURS.get(one.state))
-        console.print(table, markup=False)
-    else:
-        console.print(f"{title}: no machines now.", highlight=False, markup=False, soft_wrap=True)
-    if len(there) < len(machines):
-        console.print(f"Gone: {len(machines) - len(there)}; --json lists them.", highlight=False)
-
-
-def _print_moves(console: Console, machine_id: str, moves: Page[MachineMove]) -> None:
-    table = Table(title=Text(f"Moves of {machine_id}, newest first"), title_justify="left")
-    for column in ("at", "move", "after", "epoch", "holder", "reason"):
-        table.add_column(column, justify="right" if column in {"after", "epoch"} else "left")
-    for move in moves:
-        when = move.at.strftime("%Y-%m-%d %H:%M:%S")
-        way = move.state.value if move.before is None else f"{move.before} → {move.state}"
-        table.add_row(when, way, f"{move.seconds:.1f} s", str(move.epoch), move.holder or "", move.reason)
-    console.print(table, markup=False)
-    if moves.total > len(moves):
-        console.print(f"… {moves.total - len(moves)} earlier ones; --json shows all", highlight=False)
-
-
-def _ago(then: datetime, now: datetime) -> str:
-    return f"{max((now - then).total_seconds(), 0.0):.0f} s ago"
+        print_json({"pools": ended})
+    if any(pool["left"] for pool in ended) and not dry_run:
+        raise SystemExit(1)

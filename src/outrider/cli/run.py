@@ -7,76 +7,58 @@ from typing import Any
 import click
 
 from outrider.cli.options import json_option, print_json, run
-from outrider.cli.run_config import RunConfig, env_setting, read_config
-
-_DEFAULTS = RunConfig()
-
-
-def _setting(name: str, kind: Any, text: str, **attributes: Any) -> Callable[[Any], Any]:
-    """A flag for one setting. Its default stands in `RunConfig`, so that a configuration file can give it too."""
-    default = getattr(_DEFAULTS, name)
-    shown = "" if default in (None, (), "", False) else f"  [default: {default}]"
-    flag = f"--{name.replace('_', '-')}"
-    return click.option(flag, name, type=kind, default=None, help=text + shown, **attributes)
-
-
-def _flag(name: str, text: str) -> Callable[[Any], Any]:
-    return click.option(f"--{name.replace('_', '-')}", name, is_flag=True, default=None, help=text)
-
+from outrider.cli.run_config import read_config
+from outrider.cli.run_options import MACHINES, flag, given_settings, mapping, setting
 
 _SECTIONS: Mapping[str, tuple[Callable[[Any], Any], ...]] = {
     "What to run": (
-        _setting("mode", str, "Environment: math, py, rag, web, osworld, a game such as FrozenLake, or module:Class."),
-        _setting("data", str, "Benchmark file: JSONL, JSON, CSV, Parquet, hf:NAME. Without it: the bundled tasks."),
-        _setting("limit", int, "Only the first so many tasks."),
-        _setting("samples_per_task", int, "Rollouts per task; gives pass@k."),
-        _setting("seed", int, "Seeds of all rollouts derive from it."),
-        _setting("agent", str, "chat, react, or module:function."),
-        _setting("max_turns", int, "Model calls per rollout."),
-        _setting("scorer", str, "exact_match, f1, contains, numeric, math, similarity, python, judge."),
-        click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="A setting of the environment."),
+        setting("mode", str, "Environment: math, py, rag, web, osworld, a game such as FrozenLake, or module:Class."),
+        setting("data", str, "Benchmark file: JSONL, JSON, CSV, Parquet, hf:NAME. Without it: the bundled tasks."),
+        setting("limit", int, "Only the first so many tasks."),
+        setting("samples_per_task", int, "Rollouts per task; gives pass@k."),
+        setting("seed", int, "Seeds of all rollouts derive from it."),
+        setting("agent", str, "chat, react, or module:function."),
+        setting("max_turns", int, "Model calls per rollout."),
+        setting("scorer", str, "exact_match, f1, contains, numeric, math, similarity, python, judge."),
+        mapping("env", "A setting of the environment."),
     ),
     "Model": (
-        _setting(
+        setting(
             "model", str, "Model of the server, or builtin:solver, builtin:random, builtin:noisy?p=0.3, replay:FILE."
         ),
-        _setting("base_url", str, "OpenAI-compatible endpoint; several may be given. [OPENAI_BASE_URL]", multiple=True),
-        _setting("temperature", float, "Sampling temperature."),
-        _setting("top_p", float, "Sampling top-p."),
-        _setting("max_tokens", int, "Tokens per model call."),
-        _setting("max_context_tokens", int, "Trim the conversation to about so many tokens."),
-        _setting("max_retries", int, "Tries after the first, per model call."),
-        _flag("logprobs", "Ask for token ids and log-probabilities."),
-        _flag("stream", "Stream completions."),
-        _setting("record", str, "Record every model call to this file; --model replay:FILE plays it back."),
+        setting("base_url", str, "OpenAI-compatible endpoint; several may be given. [OPENAI_BASE_URL]", multiple=True),
+        setting("temperature", float, "Sampling temperature."),
+        setting("top_p", float, "Sampling top-p."),
+        setting("max_tokens", int, "Tokens per model call."),
+        setting("max_context_tokens", int, "Trim the conversation to about so many tokens."),
+        setting("max_retries", int, "Tries after the first, per model call."),
+        flag("logprobs", "Ask for token ids and log-probabilities."),
+        flag("stream", "Stream completions."),
+        setting("record", str, "Record every model call to this file; --model replay:FILE plays it back."),
     ),
     "How": (
-        _setting("num_rollouts", int, "Rollouts that run at once."),
-        _setting("workers", int, "Processes the rollouts are spread over; 1: this one."),
-        _setting("timeout", float, "Seconds per attempt.", metavar="SECONDS"),
-        _setting("max_attempts", int, "Attempts per rollout when something around it fails."),
-        _setting("output_dir", str, "Where runs are kept."),
-        _setting("name", str, "Name of the run; made up from mode, model and time otherwise."),
-        _setting("store", str, "Store to use instead of one in the run's folder.", metavar="URL"),
+        setting("num_rollouts", int, "Rollouts that run at once."),
+        setting("workers", int, "Processes the rollouts are spread over; 1: this one."),
+        setting("timeout", float, "Seconds per attempt.", metavar="SECONDS"),
+        setting("max_attempts", int, "Attempts per rollout when something around it fails."),
+        setting("output_dir", str, "Where runs are kept."),
+        setting("name", str, "Name of the run; made up from mode, model and time otherwise."),
+        setting("store", str, "Store to use instead of one in the run's folder.", metavar="URL"),
     ),
     "Budget": (
-        _setting("budget_tokens", int, "Stop after so many tokens."),
-        _setting("budget_money", float, "Stop after so much money; needs the prices."),
-        _setting("budget_seconds", float, "Stop after so much time."),
-        _setting("prompt_price", float, "Money per million prompt tokens."),
-        _setting("completion_price", float, "Money per million completion tokens."),
+        setting("budget_tokens", int, "Stop after so many tokens."),
+        setting("budget_money", float, "Stop after so much money; needs the prices."),
+        setting("budget_seconds", float, "Stop after so much time."),
+        setting("prompt_price", float, "Money per million prompt tokens."),
+        setting("completion_price", float, "Money per million completion tokens."),
     ),
-    "Machines (mode osworld)": (
-        _flag("use_vm_pool", "Share a pool of machines."),
-        _setting("num_vms", int, "Machines in the pool."),
-        _setting("path_to_vm", str, "Image of the machine."),
-        _setting("provider_name", str, "vmware, virtualbox, aws, …."),
-        _setting("action_space", click.Choice(["computer_13", "pyautogui"]), "How actions are written."),
-        _setting("screen_width", int, "Pixels."),
-        _setting("screen_height", int, "Pixels."),
-        _flag("headless", "Machines without a window."),
-        _setting("snapshot_name", str, "Snapshot that machines are reset to."),
-        _setting("client_password", str, "Password of the user in the machine."),
+    "Machines (mode osworld; py and web if asked for)": (
+        flag("use_vm_pool", "All rollouts share a pool of machines; without it each has its own."),
+        setting("pool_name", str, "Share the pool that `outrider pool serve` has under this name."),
+        *MACHINES,
+        setting("action_space", click.Choice(["computer_13", "pyautogui"]), "How actions are written."),
+        setting("observation_type", str, "screenshot, a11y_tree, screenshot_a11y_tree, terminal."),
+        setting("client_password", str, "Password of the user in the machine."),
     ),
 }
 
@@ -87,7 +69,7 @@ class _SectionedCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
         for title, settings in _SECTIONS.items():
-            names = [name for name in (_name_of(setting) for setting in settings) if name in options]
+            names = [name for name in map(_name_of, settings) if name in options]
             with formatter.section(title):
                 formatter.write_dl([record for name in names if (record := options.pop(name))])
         with formatter.section("Options"):
@@ -102,8 +84,8 @@ def _name_of(setting: Callable[[Any], Any]) -> str | None:
 
 
 def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    for setting in reversed([setting for settings in _SECTIONS.values() for setting in settings]):
-        function = setting(function)
+    for option in reversed([option for options in _SECTIONS.values() for option in options]):
+        function = option(function)
     return function
 
 
@@ -119,14 +101,13 @@ def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--dry-run", is_flag=True, help="Check everything, print the settings as JSON, run nothing.")
 @json_option
-def command(
-    *, config_file: str | None, resume: str | None, dry_run: bool, as_json: bool, env: tuple[str, ...], **flags: Any
-) -> None:
+def command(*, config_file: str | None, resume: str | None, dry_run: bool, as_json: bool, **flags: Any) -> None:
     """Run agents on the tasks of a benchmark, many at once, and score them.
 
     \b
       outrider run --mode math --model builtin:solver
       outrider run --mode math --data tasks.jsonl --num-rollouts 10 --model gpt-4.1-2025-04-14
+      outrider run --mode osworld --use-vm-pool --num-rollouts 5 --num-vms 3 --model builtin:solver
 
     Results are kept in OUTPUT_DIR/RUN: results.jsonl grows as rollouts end, summary.md and page.html come at the end.
     Ctrl-C drains; the same command with --resume goes on where it stopped.
@@ -134,8 +115,7 @@ def command(
     from outrider.cli.run_job import check_job, run_job  # noqa: PLC0415 --help needs none of it
     from outrider.cli.run_summary import print_outcome  # noqa: PLC0415
 
-    given = {name: value for name, value in flags.items() if value not in (None, ())}
-    config = read_config(config_file, {**given, "env": dict(env_setting(text) for text in env)})
+    config = read_config(config_file, given_settings(flags))
     if dry_run:
         tasks = run(check_job(config))
         print_json({"config": config, "tasks": len(tasks)})

@@ -17,6 +17,7 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     `num_rollouts` is how many rollouts run at once; `timeout` is per attempt, in seconds. `env` is the configuration of
     the environment, `scorer` a shorthand for `env.scorer`; `mcp`, servers whose tools are offered too, has no flag.
+    `machine` are settings of the machines' provider, `pool` those of the pool, see `PoolConfig`.
     """
 
     mode: str = ""
@@ -57,14 +58,18 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     use_vm_pool: bool = False
     num_vms: int = 3
+    pool_name: str | None = None
     path_to_vm: str | None = None
     provider_name: str | None = None
     action_space: str = "computer_13"
-    screen_width: int = 1920
-    screen_height: int = 1080
+    observation_type: str = "screenshot"
+    screen_width: int | None = None
+    screen_height: int | None = None
     headless: bool = False
     snapshot_name: str | None = None
     client_password: str = "password"  # noqa: S105 the default of the images in use
+    machine: Mapping[str, Any] = {}
+    pool: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
         for field in ("num_rollouts", "samples_per_task", "workers", "max_attempts", "max_turns", "num_vms"):
@@ -83,24 +88,34 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 MACHINE_FIELDS = (
     "use_vm_pool",
     "num_vms",
+    "pool_name",
     "path_to_vm",
     "provider_name",
     "action_space",
+    "observation_type",
     "screen_width",
     "screen_height",
     "headless",
     "snapshot_name",
     "client_password",
+    "machine",
+    "pool",
 )
 """Settings that only a mode with machines uses."""
+
+
+MAPPINGS = ("env", "machine", "pool")
+"""Settings that hold settings themselves; those given as flags are put over those of a file one by one."""
 
 
 def read_config(path: str | None, flags: Mapping[str, Any]) -> RunConfig:
     """The settings in a file, if there is one, with those given as flags put over them."""
     values = {} if path is None else read_yaml(Path(path))
-    if not isinstance(values.get("env", {}), dict):
-        raise InvalidInput(f"{path}: env must hold settings as `name: value`")
-    merged = {**values, **flags, "env": {**values.get("env", {}), **flags.get("env", {})}}
+    merged = {**values, **flags}
+    for name in MAPPINGS:
+        if not isinstance(values.get(name, {}), dict):
+            raise InvalidInput(f"{path}: {name} must hold settings as `name: value`")
+        merged[name] = {**values.get(name, {}), **flags.get(name, {})}
     return settings_of(RunConfig, merged, path or "the flags")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from outrider.cli.leases import take_leases_of_the_dead
 from outrider.cli.options import opened
 from outrider.cli.run_config import RunConfig
 from outrider.cli.run_folder import RunFolder, folder_to_resume, lasting_settings, new_folder
+from outrider.cli.run_machines import check_machines, machines_now, open_machines, supply_spec
 from outrider.cli.run_setup import (
     budget_left,
     check_mode,
@@ -36,7 +38,9 @@ from outrider.evaluate.summary import Scoreboard, Summary
 from outrider.policy import Usage
 from outrider.policy.budget import Purse
 from outrider.policy.spec import Budget
+from outrider.pool import MachinePool, PoolStatistics
 from outrider.runner.kit import check_episodes
+from outrider.runner.machines import SupplySpec
 from outrider.runner.meter import Reading
 from outrider.runner.supervisor import Launcher, Scale, Supervisor, process_launcher, task_launcher
 from outrider.store import Store
@@ -48,8 +52,13 @@ N_SLOWEST = 3
 class Job:
     """A run under way: workers on one side, counting what they end on the other."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, plan: Plan, view: RunView) -> None:
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, plan: Plan, view: RunView, supply: SupplySpec | None
+    ) -> None:
         self._config = config
+        self._supply = supply
+        self._pool: MachinePool | None = None
+        self.statistics: PoolStatistics | None = None
         self._folder = folder
         self._plan = plan
         self._view = view
@@ -94,14 +103,17 @@ class Job:
         budget = budget_left(self._config, self._board.summary())
         self._purse = Purse(budget, self._clock)
         tag = tag_of(self._config, self._plan.run)
-        episodes = episode_spec(self._config, tag, budget)
+        episodes = episode_spec(self._config, tag, budget, self._supply)
         supervisor = Supervisor(
             store,
             worker_spec(self._config, store.url, episodes, tag),
             scale=Scale(minimum=self._config.workers, maximum=self._config.workers),
             launcher=self._launcher(store),
         )
-        await supervise(supervisor, self._follow(store, results, supervisor), self._view.line)
+        async with open_machines(self._config, self._supply, store, self._view.line) as self._pool:
+            await supervise(supervisor, self._follow(store, results, supervisor), self._view.line)
+        if self._pool is not None:
+            self.statistics = self._pool.statistics()
         while await self._collect(store, results, wait=0.0):
             continue
         return supervisor.stopped_by or self._stopped_by
@@ -162,24 +174,31 @@ class Job:
                 mean_reward=self._board.mean_reward,
                 reading=supervisor.reading,
                 slowest=sorted(slowest, key=lambda item: -item[1]),
+                machines=await machines_now(self._config, self._supply, store),
+                n_waiting=None if self._pool is None else self._pool.statistics().n_waiting,
             )
         )
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What a run came to. `stopped_by` tells why it is not complete, where a failure stopped it."""
+    """What a run came to. `stopped_by` tells why it is not complete, where a failure stopped it.
+
+    `machines` is what its pool counted, if it had one.
+    """
 
     run: str
     folder: str
     complete: bool
     stopped_by: str | None
     summary: Summary
+    machines: PoolStatistics | None = None
 
 
 async def run_job(config: RunConfig, *, resume: str | None, as_json: bool) -> Outcome:
     """Check everything, then run it all, or what is left of it."""
-    tasks = await check_job(config)
+    tasks = await check_job(config, is_new=resume is None)
     folder = _folder(config, tasks, resume)
+    supply = supply_spec(config, folder.name, folder.path)
     plan = _plan(config, tasks, folder.name)
     if resume is None:
         folder.write_config(config)
@@ -190,7 +209,8 @@ async def run_job(config: RunConfig, *, resume: str | None, as_json: bool) -> Ou
         for note in idle_settings(config):
             view.line(f"note: {note}")
         view.line(f"{len(plan)} rollouts of {len(tasks)} tasks, {config.num_rollouts} at once, in {folder.path}")
-        summary, stopped_by = await Job(config, folder, plan, view).run()
+        job = Job(config, folder, plan, view, supply)
+        summary, stopped_by = await job.run()
     complete = summary.total.n >= len(plan)
     return Outcome(
         run=folder.name,
@@ -198,14 +218,18 @@ async def run_job(config: RunConfig, *, resume: str | None, as_json: bool) -> Ou
         complete=complete,
         stopped_by=None if complete else stopped_by,
         summary=summary,
+        machines=job.statistics,
     )
 
 
-async def check_job(config: RunConfig) -> list[Task]:
+async def check_job(config: RunConfig, *, is_new: bool = True) -> list[Task]:
     """Raise `InvalidInput` if the run could not work; its tasks."""
     check_mode(config)
     tasks = await asyncio.to_thread(read_tasks, config)
-    await check_episodes(episode_spec(config, config.mode, Budget()), tasks)
+    supply = supply_spec(config, "check", Path(config.output_dir))
+    await check_episodes(episode_spec(config, config.mode, Budget(), supply), tasks)
+    if is_new:  # else its pool takes over machines that are there, and checks for the rest
+        await check_machines(config, supply)
     return tasks
 
 
@@ -216,7 +240,7 @@ def _plan(config: RunConfig, tasks: Sequence[Task], run: str) -> Plan:
         samples_per_task=config.samples_per_task,
         seed=config.seed,
         tag=tag_of(config, run),
-        config=rollout_config(config),
+        config=rollout_config(config, supply_spec(config, run, Path(config.output_dir))),
         settings=lasting_settings(config),
     )
 

@@ -1,9 +1,12 @@
 """From the settings of a run to what its parts take: tasks, plan, episodes, workers."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 from outrider.agent.chat import MAX_TURNS
 from outrider.cli.run_config import MACHINE_FIELDS, RunConfig
+from outrider.cli.run_machines import LEAST_WAIT_SECONDS, OSWORLD, idle_machine_settings, slots, uses_machines
 from outrider.core.errors import InvalidInput
 from outrider.core.rollout import RolloutConfig
 from outrider.core.task import Task
@@ -13,25 +16,24 @@ from outrider.evaluate.summary import Summary
 from outrider.policy import Sampling
 from outrider.policy.spec import Budget, PolicySpec
 from outrider.runner import RunnerConfig
+from outrider.runner.attempt import StageLimits
 from outrider.runner.kit import EnvironmentSpec, EpisodeSpec
+from outrider.runner.machines import SupplySpec
 from outrider.runner.worker import WorkerSpec
-
-OSWORLD = "osworld"
 
 
 def check_mode(config: RunConfig) -> None:
-    """Refuse a mode that cannot run here."""
+    """Refuse a run without a mode."""
     if not config.mode:
-        raise InvalidInput("give a --mode: math, py, rag, web, FrozenLake, …, or module:Class for your own environment")
-    if config.mode == OSWORLD:
         raise InvalidInput(
-            "mode osworld needs the machine pool, which this version of Outrider does not have yet; "
-            "math, py, rag, web and the games need no machine"
+            "give a --mode: math, py, rag, web, osworld, FrozenLake, …, or module:Class for your own environment"
         )
 
 
 def idle_settings(config: RunConfig) -> list[str]:
     """What the user should know about settings that do nothing in this mode."""
+    if uses_machines(config):
+        return idle_machine_settings(config)
     defaults = RunConfig()
     idle = [name for name in MACHINE_FIELDS if getattr(config, name) != getattr(defaults, name)]
     flags = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
@@ -50,12 +52,14 @@ def tag_of(config: RunConfig, run: str) -> str:
     return config.mode if config.store is None else f"{config.mode}@{run}"
 
 
-def rollout_config(config: RunConfig) -> RolloutConfig:
-    return RolloutConfig(timeout_seconds=config.timeout, max_attempts=config.max_attempts)
+def rollout_config(config: RunConfig, supply: SupplySpec | None) -> RolloutConfig:
+    """The time that a rollout waits for its machine is not its own, so the store allows for it."""
+    waits = 0.0 if supply is None else supply.wait_seconds
+    seconds = None if config.timeout is None else config.timeout + waits
+    return RolloutConfig(timeout_seconds=seconds, max_attempts=config.max_attempts)
 
 
-def episode_spec(config: RunConfig, tag: str, budget: Budget) -> EpisodeSpec:
-    env = dict(config.env) if config.scorer is None else {**config.env, "scorer": config.scorer}
+def episode_spec(config: RunConfig, tag: str, budget: Budget, supply: SupplySpec | None = None) -> EpisodeSpec:
     policy = PolicySpec(
         model=config.model,
         base_urls=config.base_url,
@@ -71,18 +75,39 @@ def episode_spec(config: RunConfig, tag: str, budget: Budget) -> EpisodeSpec:
     return EpisodeSpec(
         agent=config.agent,
         policy=policy,
-        environments={tag: EnvironmentSpec(name=config.mode, config=env)},
+        environments={tag: EnvironmentSpec(name=config.mode, config=_environment_config(config))},
         sampling=sampling,
         max_turns=None if config.max_turns == MAX_TURNS else config.max_turns,
         max_context_tokens=config.max_context_tokens,
         mcp=config.mcp,
+        supply=supply,
     )
+
+
+def _environment_config(config: RunConfig) -> dict[str, Any]:
+    """The environment's settings; those that have a flag of their own can be given by that."""
+    named: dict[str, Any] = {}
+    if config.mode == OSWORLD:
+        named |= {
+            "action_space": config.action_space,
+            "observation_type": config.observation_type,
+            "client_password": config.client_password,
+            "max_steps": config.max_turns,
+        }
+    scorer = {} if config.scorer is None else {"scorer": config.scorer}
+    return {**named, **config.env, **scorer}
 
 
 def worker_spec(config: RunConfig, store_url: str, episodes: EpisodeSpec, tag: str) -> WorkerSpec:
     """A worker of the run; the rollouts that run at once are spread over all workers."""
-    slots = math.ceil(config.num_rollouts / config.workers)
-    settings = RunnerConfig(max_env_num_per_worker=slots, tags=(tag,))
+    limits = StageLimits()
+    if episodes.supply is not None:
+        limits = replace(
+            limits,
+            boot_seconds=episodes.supply.wait_seconds + LEAST_WAIT_SECONDS,
+            act_seconds=config.timeout or math.inf,
+        )
+    settings = RunnerConfig(max_env_num_per_worker=slots(config), tags=(tag,), limits=limits)
     return WorkerSpec(store_url=store_url, episodes=episodes, config=settings, tells_claims=False)
 
 

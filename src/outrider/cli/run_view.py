@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outrider.cli.live import LiveBar
+from outrider.core.machine import MachineRecord, MachineState
 from outrider.core.status import RolloutStatus
 from outrider.evaluate.results import ResultLine
 from outrider.runner.meter import Reading
@@ -19,6 +20,9 @@ from outrider.runner.meter import Reading
 RATE_WINDOW_SECONDS = 10.0
 PLAIN_SECONDS = 5.0
 """How often a plain view tells how far a long run is."""
+
+MAX_MACHINES = 12
+"""Machines that a live view shows."""
 
 FEW = 50
 """Up to so many rollouts, a plain view tells the end of each."""
@@ -38,6 +42,9 @@ class Progressing:
     reading: Reading
     slowest: Sequence[tuple[str, float]] = ()
     """Running rollouts and for how many seconds they have run, the longest first."""
+    machines: Sequence[MachineRecord] = ()
+    n_waiting: int | None = None
+    """Rollouts that wait for a machine; None: they share no pool that we know of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +141,7 @@ class LiveRunView(LiveBar):
     def update(self, now: Progressing) -> None:
         rates = self._pace.add(now)
         counts = Text(f"{progress_text(now)}; {rates_text(rates, now)}")
-        self.show(now.n_ended, now.n_total, counts, *_slowest_table(now))
+        self.show(now.n_ended, now.n_total, counts, *_slowest_table(now), *_machines_table(now))
 
 
 @contextmanager
@@ -165,6 +172,11 @@ def _short(rollout_id: str) -> str:
 
 def progress_text(now: Progressing) -> str:
     parts = [f"{now.n_running} running", f"{now.n_failed} failed", f"{now.n_retries} retried"]
+    if now.machines:
+        held = sum(machine.state is MachineState.LEASED for machine in now.machines)
+        parts.append(f"{held} of {len(now.machines)} machines in use")
+    if now.n_waiting:
+        parts.append(f"{now.n_waiting} waiting for one")
     if now.mean_reward is not None:
         parts.append(f"mean score {now.mean_reward:.3f}")
     return ", ".join(parts)
@@ -182,4 +194,17 @@ def _slowest_table(now: Progressing) -> list[Table]:
     table = Table("slowest running", "seconds", box=None, header_style="dim")
     for rollout_id, seconds in now.slowest:
         table.add_row(_short(rollout_id), f"{seconds:.0f}")
+    return [table]
+
+
+def _machines_table(now: Progressing) -> list[Table]:
+    if not now.machines:
+        return []
+    table = Table("machine", "state", "holder", "uses", "seconds", box=None, header_style="dim")
+    for one in now.machines[:MAX_MACHINES]:
+        holder = _short(one.holder or "") if one.state is MachineState.LEASED else ""
+        seconds = f"{max(now.at - one.moved_at.timestamp(), 0.0):.0f}"
+        table.add_row(one.machine_id, one.state.value, holder, str(one.n_uses), seconds)
+    if len(now.machines) > MAX_MACHINES:
+        table.add_row(f"… {len(now.machines) - MAX_MACHINES} more", "", "", "", "")
     return [table]

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from outrider.cli.signals import listening
 from outrider.runner.supervisor import Supervisor
 
 
@@ -12,7 +13,7 @@ async def supervise(supervisor: Supervisor, following: Coroutine[Any, Any, None]
     """Run the workers until they have ended, or `following`, which counts what they do, ends because all is done."""
     task = asyncio.ensure_future(following)
     task.add_done_callback(lambda _: supervisor.drain())
-    with _Signals(supervisor, say):
+    with listening(_Stopping(supervisor, say), signal.SIGINT, signal.SIGTERM):
         try:
             await supervisor.run()
         finally:
@@ -22,7 +23,7 @@ async def supervise(supervisor: Supervisor, following: Coroutine[Any, Any, None]
         task.result()
 
 
-class _Signals:
+class _Stopping:
     """The first signal drains, the second kills."""
 
     def __init__(self, supervisor: Supervisor, say: Callable[[str], None]) -> None:
@@ -30,17 +31,7 @@ class _Signals:
         self._say = say
         self._n_heard = 0
 
-    def __enter__(self) -> None:
-        self._each(lambda loop, number: loop.add_signal_handler(number, self._heard))
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._each(lambda loop, number: loop.remove_signal_handler(number))
-
-    def _each(self, act: Callable[[asyncio.AbstractEventLoop, int], object]) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            act(asyncio.get_running_loop(), number)
-
-    def _heard(self) -> None:
+    def __call__(self) -> None:
         self._n_heard += 1
         if self._n_heard == 1:
             self._say("🛑 Stopping: running rollouts finish or are handed back; once more to stop at once")

@@ -14,6 +14,7 @@ from outrider.core.attempt import Failure
 from outrider.core.errors import InvalidInput
 from outrider.core.rollout import Rollout
 from outrider.core.status import RolloutStatus
+from outrider.evaluate.artifacts import file_name, write_files
 from outrider.evaluate.conversation import Conversation, Entry, EntryKind, is_result, read_conversation
 from outrider.evaluate.markup import call_text, pretty_json, readable
 from outrider.evaluate.page import write_page
@@ -39,6 +40,12 @@ _VISIBLE = {code: ascii(chr(code))[1:-1] for code in _STEERING if chr(code) not 
 @click.argument("rollout_id", metavar="[ROLLOUT]", required=False)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="This attempt instead of the latest.")
 @click.option("--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a page to open.")
+@click.option(
+    "--artifacts",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write pictures of steps and recordings into it.",
+)
 @click.option("--full", is_flag=True, help="Print long texts to their end.")
 @click.option("--status", type=click.Choice([status.value for status in RolloutStatus]), help="List only these.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help=f"List at most N; {TABLE_ROWS} unless --json.")
@@ -50,6 +57,7 @@ def command(
     rollout_id: str | None,
     attempt: int | None,
     html: Path | None,
+    artifacts: Path | None,
     full: bool,
     status: str | None,
     limit: int | None,
@@ -61,14 +69,16 @@ def command(
     RUN is the folder of a run, the file or URL of a store or, with --store, the name of a run in it. ROLLOUT is an id
     or how it begins, such as q7:0.
     """
-    if attempt is not None and (rollout_id is None or html is not None):
+    if attempt is not None and (rollout_id is None or html is not None or artifacts is not None):
         raise click.UsageError("--attempt goes with one ROLLOUT, printed")
-    if html is not None and as_json:
-        raise click.UsageError("give --html or --json, not both")
+    if sum((html is not None, artifacts is not None, as_json)) > 1:
+        raise click.UsageError("give one of --html, --artifacts and --json")
     place = find_run(run_name, store_url=store_url)
     wanted = None if status is None else RolloutStatus(status)
     if html is not None:
         run(_write(place, rollout_id, html))
+    elif artifacts is not None:
+        run(_write_artifacts(place, rollout_id, wanted, artifacts))
     elif rollout_id is None:
         run(_list(place, wanted, limit, as_json=as_json))
     else:
@@ -115,6 +125,23 @@ async def _write(place: RunPlace, rollout_id: str | None, file: Path) -> None:
         except OSError as exc:
             raise InvalidInput(f"cannot write {file}: {exc.strerror}") from exc
     click.echo(f"{file} is ready to open. {left_out}".rstrip())
+
+
+async def _write_artifacts(place: RunPlace, rollout_id: str | None, status: RolloutStatus | None, folder: Path) -> None:
+    """Those of one rollout go into the folder, those of a run into one folder each."""
+    n_files = 0
+    async with opened(place.store_url) as store:
+        await refuse_empty(store, place)
+        try:
+            if rollout_id is not None:
+                n_files = await write_files(folder, store, await _chosen(store, place, rollout_id))
+            else:
+                async for rollout in run_rollouts(store, place.run, status=status):
+                    own = folder / file_name(rollout.rollout_id.rpartition("/")[2])
+                    n_files += await write_files(own, store, rollout)
+        except OSError as exc:
+            raise InvalidInput(f"cannot write into {folder}: {exc.strerror}") from exc
+    click.echo(f"{n_files} files written into {folder}")
 
 
 async def _chosen(store: Store, place: RunPlace, rollout_id: str) -> Rollout:
@@ -236,6 +263,9 @@ class _Printer:
         if entry.message is not None:
             self._message(entry)
             return
+        if (artifact := entry.artifact) is not None:
+            self._file(artifact.name, artifact.media_type, artifact.data)
+            return
         parts = [{EntryKind.TRIMMED: "✂", EntryKind.STEP: "step"}.get(entry.kind, entry.kind.value), entry.text]
         if entry.reward is not None:
             parts.append(f"reward {entry.reward:g}")
@@ -254,9 +284,13 @@ class _Printer:
         if message.content:
             self._text(message.content)
         for image in message.images:
-            self._text(f"[picture: {image.media_type}, {len(image.data):,} bytes; --html FILE shows it]", "dim")
+            self._file("picture", image.media_type, image.data)
         for call in message.tool_calls:
             self._text(f"→ {call.name} {pretty_json(call.arguments)}", "cyan")
+
+    def _file(self, name: str, media_type: str, data: bytes) -> None:
+        ways = "--html FILE shows it, --artifacts FOLDER writes it"
+        self._text(f"[{name}: {media_type}, {len(data):,} bytes; {ways}]", "dim")
 
     def _named(self, name: str, text: str) -> None:
         self._line(name, "bold")

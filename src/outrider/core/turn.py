@@ -18,6 +18,42 @@ RESET = "reset"
 """The name of the step that opens an episode."""
 
 
+CALL = "call"
+"""The name of the event that tells what became of a call of a team."""
+
+
+class CallRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which call of a team a turn is, and what it went by.
+
+    `order` is its place in the team's program, whenever it was made. `reads` and `dropped` are the ids of the calls
+    whose words it was shown, and of those that did not fit. `route` is why it was made, if the program says so.
+    """
+
+    id: str
+    agent: str
+    order: tuple[int, ...]
+    round: int = 0
+    policy: str = ""
+    route: str = ""
+    reads: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+class CallOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a call. If it is not `used`, the program went on as if it had not been made.
+
+    Times are in seconds: in line for the model, with the model, parsing the answer, and of the tools used for it.
+    """
+
+    id: str
+    verdict: str = ""
+    used: bool = True
+    queue_seconds: float = 0.0
+    model_seconds: float = 0.0
+    parse_seconds: float = 0.0
+    completion_tokens: int = 0
+
+
 class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One model call. `tokens` holds packed arrays; `seconds` counts from the request to the whole reply."""
 
@@ -33,6 +69,7 @@ class TurnRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy_version: int = 0
     n_retries: int = 0
     seconds: float = 0.0
+    call: CallRecord | None = None
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -72,10 +109,14 @@ class Turn(Struct, frozen=True, kw_only=True):
     record: TurnRecord
 
 
-def to_data(record: TurnRecord | StepRecord) -> dict[str, Any]:
+def to_data(record: TurnRecord | StepRecord | CallOutcome) -> dict[str, Any]:
     """The record as an event's data: as it comes back from the wire, so that it need not be checked at length."""
     data: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(record))
     return data
+
+
+def outcome_of(event: Event) -> CallOutcome:
+    return msgspec.convert(event.data, CallOutcome)
 
 
 def turn_of(event: Event) -> TurnRecord:

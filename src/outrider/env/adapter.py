@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+from outrider.core.artifact import Artifact
 from outrider.core.chat import Message, ToolSpec, user
 from outrider.core.errors import EnvError, InvalidInput
 from outrider.core.task import Task
@@ -198,6 +199,9 @@ class FixedSeed(Environment):
 
     async def score(self) -> Score | None:
         return await self._environment.score()
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return self._environment.artifacts()
 
     async def close(self) -> None:
         await self._environment.close()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from outrider.core.artifact import Artifact
 from outrider.core.chat import Message, ToolSpec
 from outrider.core.errors import EnvError
 from outrider.core.task import Task
@@ -72,6 +73,10 @@ class Environment(Protocol):
         """The worth of the whole episode, however it ended; None: the sum of its steps' rewards."""
         return None
 
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """What to keep besides what was said; asked for once, before `close`, however the episode ended."""
+        return ()
+
     async def close(self) -> None:
         """Give back what the episode holds."""
         return
@@ -99,3 +104,8 @@ class Environments(Protocol):
     async def close(self) -> None:
         """Give back what the episodes shared."""
         return
+
+
+def needs_of(environments: Environments) -> Needs | None:
+    """What they want of a machine; a class that a user wrote may not say."""
+    return getattr(environments, "needs", None)

@@ -8,11 +8,14 @@ from msgspec import Meta, Struct
 from outrider.core.chat import Message, ToolSpec, system, user
 from outrider.core.errors import ToolRefusal
 from outrider.core.task import Task
-from outrider.env.protocol import Environment, Environments, Observation, Score, Step
+from outrider.env.machine_python import MachinePython
+from outrider.env.protocol import Environment, Environments, Needs, Observation, Score, Step
 from outrider.env.sandbox import KillReason, Limits, Outcome, Sandbox
 from outrider.env.sandbox.program import MIB
 from outrider.env.scoring.python import PythonTestsConfig, PythonTestsScorer, program_in, unusable
 from outrider.env.tools import answer_calls, tool
+from outrider.pool.provider import Ability
+from outrider.pool.source import Machine
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +26,9 @@ Solve the task by writing a Python program. Use the standard library only; there
 Try your code with the tool run_python: each call is a fresh program, and you see what it prints.
 Hand in the whole program with the tool submit, or as your final message in one ```python block.
 It is tested as it stands: define exactly what the task names, read and print only if the task says so."""
+
+FILES_STAY = "Files that a program leaves in its folder are there for the next one, but not when it is tested."
+"""What is added to our own instructions if there is a machine."""
 
 
 class PythonConfig(PythonTestsConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,13 +52,17 @@ class Submit(Struct, frozen=True, kw_only=True):
 
 
 class PythonEnvironment(Environment):
-    """One task. The episode ends with the first submission."""
+    """One task. The episode ends with the first submission.
+
+    On a machine, the agent's programs are tried there. The tests never are: nobody on the machine can read them.
+    """
 
     def __init__(self, task: Task, config: PythonConfig, sandbox: Sandbox, scorer: PythonTestsScorer) -> None:
         self._task = task
         self._config = config
         self._sandbox = sandbox
         self._scorer = scorer
+        self._machine_python: MachinePython | None = None
         self._submission: str | None = None
         self._n_calls = 0
         self._n_errors = 0
@@ -65,8 +75,14 @@ class PythonEnvironment(Environment):
     def tools(self) -> tuple[ToolSpec, ...]:
         return tuple(each.spec for each in self._tools)
 
+    def board(self, machine: Machine) -> None:
+        self._machine_python = MachinePython(machine, self._config.limits)
+
     async def reset(self, seed: int | None = None) -> Observation:  # noqa: ARG002 a task has no randomness
-        return (system(self._config.instructions), user(self._task.question))
+        instructions = self._config.instructions
+        if self._machine_python is not None and instructions == INSTRUCTIONS:
+            instructions = f"{instructions}\n{FILES_STAY}"
+        return (system(instructions), user(self._task.question))
 
     async def step(self, action: Message) -> Step:
         if not action.tool_calls:
@@ -88,8 +104,12 @@ class PythonEnvironment(Environment):
         if refusal := unusable(arguments.code):
             raise ToolRefusal(refusal)
         stdin = arguments.stdin.encode(errors="replace")
-        outcome = await self._sandbox.run(arguments.code, stdin=stdin, limits=self._config.limits, unbuffered=True)
-        return shown(outcome, self._config.output_characters, self._config.limits)
+        limits = self._config.limits
+        if self._machine_python is not None:
+            outcome = await self._machine_python.run(arguments.code, stdin)
+        else:
+            outcome = await self._sandbox.run(arguments.code, stdin=stdin, limits=limits, unbuffered=True)
+        return shown(outcome, self._config.output_characters, limits)
 
     async def _submit(self, arguments: Submit) -> str:
         if self._submission is not None:
@@ -107,6 +127,10 @@ class PythonEnvironments(Environments):
         self._config = config or PythonConfig()
         self._sandbox = Sandbox(self._config.sandbox, n_slots=self._config.n_slots)
         self._scorer = PythonTestsScorer(self._config, sandbox=self._sandbox)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(abilities=frozenset({Ability.COMMANDS}), optional=True)
 
     def make(self, task: Task) -> Environment:
         self._scorer.check_task(task)
@@ -131,7 +155,7 @@ def shown(outcome: Outcome, max_characters: int, limits: Limits) -> str:
         if content:
             note = f" (only the first {len(content)} bytes were read)" if truncated else ""
             parts.append(f"{name}{note}:\n{_cut(content.decode(errors='replace').rstrip(), max_characters)}")
-    if not outcome.mechanism.startswith("bubblewrap"):
+    if outcome.mechanism and not outcome.mechanism.startswith("bubblewrap"):
         parts.append(f"mechanism: {outcome.mechanism}")
     return "\n".join(parts)
 

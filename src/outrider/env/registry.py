@@ -97,8 +97,10 @@ def bundled_tasks(tag: str, *, limit: int | None = None, seed: int = 0) -> list[
 
 
 def _task(line: dict[str, Any]) -> Task:
-    rest = {name: value for name, value in line.items() if name not in {"id", "question", "answer"}}
-    return Task(task_id=str(line["id"]), question=line["question"], answer=line.get("answer"), metadata=rest)
+    """OSWorld calls the question `instruction`."""
+    asked = "question" if "question" in line else "instruction"
+    rest = {name: value for name, value in line.items() if name not in {"id", asked, "answer"}}
+    return Task(task_id=str(line["id"]), question=line[asked], answer=line.get("answer"), metadata=rest)
 
 
 def _class_of(tag: str) -> type:

@@ -4,6 +4,7 @@ from string import Formatter
 
 from msgspec.structs import replace
 
+from outrider.core.artifact import Artifact
 from outrider.core.chat import Message, Role, ToolSpec, system
 from outrider.core.errors import InvalidInput
 from outrider.core.task import Task
@@ -83,6 +84,9 @@ class TemplatedEnvironment(Environment):
 
     async def score(self) -> Score | None:
         return await self._inner.score()
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return self._inner.artifacts()
 
     async def close(self) -> None:
         await self._inner.close()

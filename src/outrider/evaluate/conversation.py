@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from outrider.core.artifact import Artifact, artifact_of
 from outrider.core.attempt import Attempt
 from outrider.core.chat import Message
 from outrider.core.errors import InvalidInput
@@ -65,6 +66,7 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: float | None = None
     text: str = ""
     data: Mapping[str, Any] = {}
+    artifact: Artifact | None = None
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
@@ -123,6 +125,8 @@ class _Walk:
             self._follow_step(event, step)
         elif event.kind is EventKind.REWARD:
             self._follow_reward(event)
+        elif (artifact := artifact_of(event)) is not None:
+            self._add(EntryKind.ARTIFACT, event, text=artifact.name, artifact=artifact)
         else:
             kind = EntryKind.ARTIFACT if event.kind is EventKind.ARTIFACT else EntryKind.LOG
             text = event.name if event.kind in (EventKind.LOG, EventKind.ARTIFACT) else f"{event.kind} {event.name}"

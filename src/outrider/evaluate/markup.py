@@ -9,29 +9,36 @@ from typing import Any
 import msgspec
 
 from outrider.core import wire
+from outrider.core.animation import MEDIA_TYPE, fitted
+from outrider.core.artifact import Artifact
 from outrider.core.attempt import Attempt
 from outrider.core.chat import Image, Message
 from outrider.core.errors import InvalidInput
 from outrider.evaluate.conversation import Call, Conversation, Entry, EntryKind, is_result
 from outrider.evaluate.plot import seconds_text
 
-IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+IMAGE_TYPES = frozenset({"image/png", "image/apng", "image/jpeg", "image/gif", "image/webp"})
 MAX_TEXT = 20_000
 """Characters of one text that a page shows."""
 
 MAX_IMAGE_BYTES = 1 << 20
-"""Bytes of pictures that a page shows of one rollout."""
+"""Bytes of pictures in its conversation that a page shows of one rollout, and as much again of its recording."""
 
 
 class Omissions:
-    """Counts what did not fit into the page. `image_bytes` is the room left for pictures of the rollout at hand."""
+    """Counts what did not fit into the page.
+
+    `image_bytes` and `artifact_bytes` are the room left for pictures of the rollout at hand.
+    """
 
     def __init__(self) -> None:
         self.n_texts = self.n_images = self.n_conversations = self.n_rollouts = 0
-        self.image_bytes = MAX_IMAGE_BYTES
+        self.image_bytes = self.artifact_bytes = MAX_IMAGE_BYTES
 
-    def next_rollout(self) -> None:
-        self.image_bytes = MAX_IMAGE_BYTES
+    def next_rollout(self, room: int | None) -> None:
+        """Pictures leave half of the room to what is said."""
+        most = MAX_IMAGE_BYTES if room is None else max(min(MAX_IMAGE_BYTES, room * 3 // 16), 0)
+        self.image_bytes = self.artifact_bytes = most
 
     def sentence(self) -> str:
         """Says what was left out; empty if nothing was."""
@@ -45,9 +52,9 @@ class Omissions:
         return f"Left out to keep this page small: {', '.join(parts)}." if parts else ""
 
 
-def conversation_html(conversation: Conversation, omissions: Omissions) -> str:
-    """The inside of an opened rollout."""
-    omissions.next_rollout()
+def conversation_html(conversation: Conversation, omissions: Omissions, *, room: int | None = None) -> str:
+    """The inside of an opened rollout; its pictures leave some of the room, if that is said."""
+    omissions.next_rollout(room)
     return "".join(_body(conversation, omissions))
 
 
@@ -138,6 +145,8 @@ def call_text(call: Call) -> str:
 def _entry(entry: Entry, omissions: Omissions) -> str:
     if entry.message is not None:
         return _message(entry, entry.message, omissions)
+    if entry.artifact is not None:
+        return _artifact(entry.artifact, omissions)
     text = f"<b>{escape(entry.text)}</b>" if entry.text else ""
     reward = "" if entry.reward is None else f" reward <b>{entry.reward:g}</b>"
     data = escape(" " + _cut(_shown(dict(entry.data)), omissions)) if entry.data else ""
@@ -162,9 +171,35 @@ def _message(entry: Entry, message: Message, omissions: Omissions) -> str:
 
 def _image(image: Image, omissions: Omissions) -> str:
     if image.media_type not in IMAGE_TYPES or len(image.data) > omissions.image_bytes:
-        omissions.n_images += 1
-        return f'<div class="soft">picture left out: {escape(image.media_type)}, {len(image.data):,} bytes</div>'
+        return _left_out(image, omissions)
     omissions.image_bytes -= len(image.data)
+    return _img(image)
+
+
+def _artifact(artifact: Artifact, omissions: Omissions) -> str:
+    """A picture is shown, one that moves with as many of its frames as there is room for; of others it is told."""
+    facts = f"{escape(artifact.media_type)}, {len(artifact.data):,} bytes"
+    head = f'<div class="role"><b>{escape(artifact.name)}</b><span>{facts}</span></div>'
+    body = ""
+    if artifact.media_type in IMAGE_TYPES:
+        image = Image(data=artifact.data, media_type=artifact.media_type)
+        shown = _fitted(image, omissions.artifact_bytes)
+        body = _left_out(image, omissions) if shown is None else _img(shown)
+        omissions.artifact_bytes -= 0 if shown is None else len(shown.data)
+    return f'<div class="message artifact">{head}{body}</div>'
+
+
+def _fitted(image: Image, room: int) -> Image | None:
+    data = fitted(image.data, room) if image.media_type == MEDIA_TYPE else image.data
+    return None if data is None or len(data) > room else Image(data=data, media_type=image.media_type)
+
+
+def _left_out(image: Image, omissions: Omissions) -> str:
+    omissions.n_images += 1
+    return f'<div class="soft">picture left out: {escape(image.media_type)}, {len(image.data):,} bytes</div>'
+
+
+def _img(image: Image) -> str:
     data = base64.b64encode(image.data).decode()
     return f'<img loading="lazy" alt="picture" src="data:{image.media_type};base64,{data}">'
 

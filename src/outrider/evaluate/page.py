@@ -89,7 +89,7 @@ def row_html(
 ) -> str:
     """One rollout of the index, its conversation folded up inside, if that fits into so many bytes."""
     line = conversation.result
-    body = conversation_html(conversation, omissions)
+    body = conversation_html(conversation, omissions, room=room)
     if len(body.encode()) > room:
         omissions.n_conversations += 1
         body = f'<p class="soft">Left out here; see <code>outrider view RUN {escape(line.rollout_id)}</code></p>'

@@ -125,7 +125,7 @@ class Lease:
         self.epoch = epoch
         self.holder = holder
         self.address = address
-        """Where the machine is. What is done there without `computer` is not fenced."""
+        """Where the machine is. What is done there without `computer` is fenced only if its provider says so."""
         self._fence = Fence(machine_id, epoch)
         self._on_release = on_release
         self._lost = asyncio.Event()

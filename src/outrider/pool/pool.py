@@ -83,12 +83,21 @@ class MachinePool:
         """Take over what the pool's last owner left, and begin to make what is missing. Does not wait for it."""
         self._check_unused()
         try:
-            await self._provider.check(self._config.n_machines)
+            await self._provider.check(max(self._config.n_machines - await self._n_left_behind(), 1))
             upkeep = await self._open()
             upkeep.pump()
         except BaseException:
             await self.close()
             raise
+
+    async def _n_left_behind(self) -> int:
+        """How many machines of the last owner are there: they have their memory already."""
+        try:
+            with boundary(MachineError, "owned"):
+                async with asyncio.timeout(self._config.probe_seconds):
+                    return len(await self._provider.owned(self.name))
+        except MachineError:
+            return 0  # if nothing can be had here, the check says so best
 
     async def end_left_behind(self) -> int:
         """Instead of `start`: take over what the last owner left, only to end it; how many machines that were."""
@@ -203,12 +212,18 @@ class MachinePool:
         self._fleet.resize(n_machines, self._clock.time())
         upkeep.pump()
 
-    async def wait_until_ready(self, n: int | None = None, *, deadline: float) -> None:
-        """Wait until so many machines, by default all, are ready or in use; `MachineError` after `deadline` seconds."""
+    async def wait_until_ready(self, n: int | None = None, *, deadline: float, max_failures: int | None = None) -> None:
+        """Wait until so many machines, by default all, are ready or in use.
+
+        `MachineError` after `deadline` seconds, and as soon as so many more have failed to be made.
+        """
         upkeep, writer = self._started
         try:
             async with asyncio.timeout(deadline):
                 while self._fleet.n(MachineState.READY, MachineState.LEASED) < (n or self._fleet.n_machines):
+                    if max_failures is not None and self._fleet.counts.failures["create"] >= max_failures:
+                        standing = self._fleet.standing(self._clock.time())
+                        raise MachineError(f"pool {self.name} gets no machine: {standing}", stage="pool.create")
                     await upkeep.changed()
         except TimeoutError:
             raise self._late(f"pool {self.name}", deadline, writer) from None

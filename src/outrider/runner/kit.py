@@ -20,6 +20,8 @@ from outrider.env.templates import templated
 from outrider.policy import ChatPolicy, Sampling
 from outrider.policy.opening import open_policy
 from outrider.policy.spec import Budget, PolicySpec
+from outrider.pool.journal import MachineJournal
+from outrider.runner.machines import SupplySpec, check_supply, open_supply
 from outrider.runner.meter import Meter, MeteredPolicy
 
 
@@ -39,7 +41,8 @@ class EpisodeSpec(Struct, frozen=True, kw_only=True):
     """How rollouts are run: which agent, on which environment (by the rollout's tag), asking which policy.
 
     Without a policy and environments, `agent` is a plain function that does it all by itself. What is None is left to
-    the agent; one that is a plain function takes no settings. `mcp` are servers whose tools are offered too.
+    the agent; one that is a plain function takes no settings. `mcp` are servers whose tools are offered too; `supply`
+    is where environments that act on machines get them.
     """
 
     agent: str = "chat"
@@ -49,11 +52,17 @@ class EpisodeSpec(Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     max_context_tokens: int | None = None
     mcp: tuple[McpServer, ...] = ()
+    supply: SupplySpec | None = None
 
 
 @asynccontextmanager
-async def open_episodes(spec: EpisodeSpec, meter: Meter) -> AsyncIterator[EpisodeFactory]:
-    """Episodes as `spec` describes them; what they share is opened here and closed at the end."""
+async def open_episodes(
+    spec: EpisodeSpec, meter: Meter, *, worker: int = 0, journal: MachineJournal | None = None
+) -> AsyncIterator[EpisodeFactory]:
+    """Episodes as `spec` describes them; what they share is opened here and closed at the end.
+
+    `worker` is the worker's number, and `journal` where its own machines are written down, if it has any.
+    """
     if spec.policy is None:
         yield episodes_of(spec.agent)
         return
@@ -69,6 +78,9 @@ async def open_episodes(spec: EpisodeSpec, meter: Meter) -> AsyncIterator[Episod
         if spec.mcp:
             mcp = await open_mcp_tools(spec.mcp)
             stack.push_async_callback(mcp.close)
+        supply = None
+        if spec.supply is not None:
+            supply = await stack.enter_async_context(open_supply(spec.supply, worker=worker, journal=journal))
         kit = EpisodeKit(
             policy=MeteredPolicy(policy, meter),
             environments=environments,
@@ -76,6 +88,7 @@ async def open_episodes(spec: EpisodeSpec, meter: Meter) -> AsyncIterator[Episod
             sampling=spec.sampling,
             mcp=mcp,
             reopening=Reopening(spec=spec.policy, open=partial(_reopened, meter=meter)),
+            supply=supply,
         )
         yield kit.episodes
 
@@ -109,6 +122,7 @@ async def check_episodes(spec: EpisodeSpec, tasks: Sequence[Task] = ()) -> None:
     for kind in spec.environments.values():
         environments = _environments(kind)
         try:
+            check_supply(spec.supply, environments, kind.name)
             await environments.check()
             for task in tasks:
                 environments.make(task)

@@ -23,7 +23,10 @@ READING_SECONDS = 1.0
 async def _work(spec: WorkerSpec) -> None:
     """Work until there is nothing more to do, a signal says stop, or the supervisor is gone."""
     meter = Meter()
-    async with open_store(spec.store_url, create=False) as store, open_episodes(spec.episodes, meter) as episodes:
+    async with (
+        open_store(spec.store_url, create=False) as store,
+        open_episodes(spec.episodes, meter, worker=spec.index, journal=store) as episodes,
+    ):
         runner = new_runner(store, spec, episodes, on_line=_say)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 
 import msgspec
-from msgspec.structs import replace
 
 from outrider.core.clock import Clock, sleep, wait
 from outrider.core.errors import PolicyError, StoreUnavailable
@@ -128,9 +127,7 @@ class Publications:
         before = self.newest
         if published is None or published.version < before.version:  # versions never fall: this one came late
             return
-        self.newest = replace(
-            published, model=published.model or before.model, base_urls=published.base_urls or before.base_urls
-        )
+        self.newest = published.after(before)
         self._seen[published.version] = self.newest
 
     def _tell(self) -> None:

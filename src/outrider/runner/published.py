@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from outrider.agent.lending import Loan, Reopening
 from outrider.core.errors import InvalidInput, OutriderError, PolicyError
-from outrider.core.published import PublishedPolicy
+from outrider.core.published import PublishedPolicy, Served
 from outrider.policy import ChatPolicy
 from outrider.policy.spec import PolicySpec
 from outrider.runner.publications import Publications
@@ -39,11 +39,13 @@ class PublishedPolicies:
         self._opening = asyncio.Lock()
         self._call_ended = asyncio.Event()
 
-    async def lend(self, policy: ChatPolicy, reopening: Reopening | None, *, pin: int | None, seconds: float) -> Loan:
+    async def lend(
+        self, policy: ChatPolicy, reopening: Reopening | None, *, pin: int | None, seconds: float, name: str = ""
+    ) -> Loan:
         """See `PolicyLender`."""
         if pin is None and not self._publications.is_needed:
             return Loan(policy)
-        published, spec = await self._usable(reopening, pin, seconds)
+        published, spec = await self._usable(reopening, name, pin, seconds)
         if spec is None:
             return Loan(policy, published.version)
         opened = self._opened[spec]
@@ -61,7 +63,9 @@ class PublishedPolicies:
             self._call_ended.clear()
             newest = self._publications.newest
             for spec, opened in tuple(self._opened.items()):
-                if opened.n_calls == 0 and not _serves(spec, newest):
+                if opened.n_calls == 0 and not any(
+                    _serves(spec, newest.served(name)) for name in ("", *newest.further)
+                ):
                     del self._opened[spec]
                     await _closed(opened.policy)
 
@@ -71,7 +75,7 @@ class PublishedPolicies:
             await _closed(opened.policy)
 
     async def _usable(
-        self, reopening: Reopening | None, pin: int | None, seconds: float
+        self, reopening: Reopening | None, name: str, pin: int | None, seconds: float
     ) -> tuple[PublishedPolicy, PolicySpec | None]:
         """The publication to use now, and the policy of it that is open; None: the worker's own."""
         publications = self._publications
@@ -80,7 +84,7 @@ class PublishedPolicies:
             pinned = None if pin is None else await publications.pinned(pin, seconds)
             await publications.unpaused()
             published = pinned or publications.newest
-            spec = None if reopening is None else _spec_of(reopening.spec, published)
+            spec = None if reopening is None else _spec_of(reopening.spec, published.served(name))
             if reopening is None or spec is None or spec in self._opened:
                 return published, spec
             await self._open(reopening, spec, published.version)  # meanwhile another may be published, or a pause
@@ -97,14 +101,14 @@ class PublishedPolicies:
                 ) from exc
 
 
-def _spec_of(own: PolicySpec, published: PublishedPolicy) -> PolicySpec | None:
-    """The policy to open for a publication; None: it is served as the worker's own."""
-    spec = replace(own, model=published.model or own.model, base_urls=published.base_urls or own.base_urls)
+def _spec_of(own: PolicySpec, served: Served) -> PolicySpec | None:
+    """The policy to open where one is served; None: it is the worker's own."""
+    spec = replace(own, model=served.model or own.model, base_urls=served.base_urls or own.base_urls)
     return None if spec == own else spec
 
 
-def _serves(spec: PolicySpec, published: PublishedPolicy) -> bool:
-    return _spec_of(spec, published) is None
+def _serves(spec: PolicySpec, served: Served) -> bool:
+    return _spec_of(spec, served) is None
 
 
 async def _closed(policy: ChatPolicy) -> None:

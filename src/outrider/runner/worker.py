@@ -100,7 +100,7 @@ class TaskWorker:
         return self._meter.reading
 
     async def _work(self, store: Store, spec: WorkerSpec, on_line: LineHandler) -> int:
-        async with open_episodes(spec.episodes, self._meter) as episodes:
+        async with open_episodes(spec.episodes, self._meter, worker=spec.index, journal=store) as episodes:
             self._runner = new_runner(store, spec, episodes, on_line)
             return 0 if self._draining else await self._runner.iter()
 

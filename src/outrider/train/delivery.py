@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from outrider.core.account import Account, AttemptAccount, Fate
 from outrider.core.errors import UnknownId
+from outrider.core.event import EventKind
 from outrider.core.ledger import GroupEntry
 from outrider.core.rollout import Rollout
 from outrider.core.trajectory import Trajectory
@@ -89,4 +90,5 @@ async def _trajectory(store: Store, rollout: Rollout | None, rollout_id: str) ->
     if rollout is None:
         raise UnknownId("rollout", rollout_id)
     events = await store.query_events(rollout_id, attempt_id=rollout.attempt_id)
-    return Trajectory(rollout=rollout, attempt=None, events=events.items)
+    kept = tuple(event for event in events if event.kind is not EventKind.ARTIFACT)
+    return Trajectory(rollout=rollout, attempt=None, events=kept)

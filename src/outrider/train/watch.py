@@ -67,7 +67,7 @@ def phase_of(progress: MemberProgress) -> tuple[Phase, datetime]:
         return Phase.RESET, progress.started_at
     if progress.last_kind is EventKind.TURN:
         return Phase.ENV, progress.last_at
-    if progress.last_kind is EventKind.REWARD:
+    if progress.last_kind in (EventKind.REWARD, EventKind.ARTIFACT):
         return Phase.SCORE, progress.last_at
     return Phase.MODEL, progress.last_at
 

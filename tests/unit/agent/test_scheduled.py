@@ -118,6 +118,7 @@ async def test_a_turn_that_cannot_be_recorded_is_counted_all_the_same():
         policy = Watched(scripted())
         kit = EpisodeKit(policy=policy, environments={"": Games(GuessingGame)}, agent=asking)
         episode = kit.episodes(ctx)
+        await episode.boot(ctx)
         await episode.setup(ctx)
         recorder.add = _refusing  # type: ignore[method-assign]
         with pytest.raises(Exception, match="disk"):

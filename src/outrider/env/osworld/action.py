@@ -16,6 +16,8 @@ MOST_CLICKS = 1_000
 MOST_PAUSE_SECONDS = 60.0
 _SHOWN_CHARS = 60
 _DRAG_PAUSE = Pause(0.05)
+CLICK_SECONDS = 0.05
+"""Between two clicks of one action: programs do not count clicks that come faster."""
 
 
 class Special(StrEnum):
@@ -101,7 +103,8 @@ def button_named(name: object) -> Button:
 
 
 def clicks(button: Button, n_clicks: int = 1) -> tuple[Input, ...]:
-    return (Press(button), Press(button, down=False)) * n_clicks
+    one: tuple[Input, ...] = (Press(button), Press(button, down=False))
+    return (*one, *(Pause(CLICK_SECONDS), *one) * (n_clicks - 1))
 
 
 def drag(target: MoveTo, button: Button) -> tuple[Input, ...]:

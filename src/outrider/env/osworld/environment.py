@@ -11,6 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from outrider.core.animation import MEDIA_TYPE, Animation
+from outrider.core.artifact import Artifact
 from outrider.core.chat import Message, ToolCall, ToolSpec, system, tool_result, user
 from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import EnvError, MachineRefusal, ToolRefusal
@@ -28,6 +30,7 @@ from outrider.env.protocol import Environment, Observation, Score, Step
 from outrider.pool.computer import Computer
 from outrider.pool.source import Machine
 
+RECORDING = "recording.png"
 _OUTPUT_CHARS = 2_000
 _PROBE_SECONDS = 30.0
 
@@ -54,6 +57,7 @@ class OsworldConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `use_tools`: actions are offered as tools; text is understood either way. `run_programs`: Python that is more than
     plain calls may be run in the machine, if that has pyautogui; false for machines that run no commands at all.
     `files` is the folder with what tasks download or upload; see `LocalFiles`.
+    `recording`: the screens that are seen while it comes to rest are kept as an animated PNG.
     """
 
     action_space: ActionSpace = ActionSpace.COMPUTER_13
@@ -68,6 +72,8 @@ class OsworldConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_text_chars: Annotated[int, Meta(ge=100)] = 30_000
     files: str | None = None
     client_password: str = "password"  # noqa: S105 the one of OSWorld's own images
+    recording: bool = True
+    max_recording_bytes: Annotated[int, Meta(ge=0)] = 8 << 20
 
 
 class OsworldEnvironment(Environment):
@@ -93,6 +99,7 @@ class OsworldEnvironment(Environment):
         self._last: Special | None = None
         self._score: Score | None = None
         self._has_pyautogui: bool | None = None
+        self._recording = Animation(self._config.max_recording_bytes if self._config.recording else 0)
         self._n_steps = 0
         self._n_actions = 0
         self._n_invalid = 0
@@ -120,6 +127,7 @@ class OsworldEnvironment(Environment):
             interval_seconds=self._config.settle_interval,
             limit_seconds=self._config.settle_seconds,
             max_chars=self._config.max_text_chars,
+            recording=self._recording,
         )
 
     async def reset(self, seed: int | None = None) -> Observation:  # noqa: ARG002 a task has no randomness
@@ -172,6 +180,10 @@ class OsworldEnvironment(Environment):
                 explanation=_storable(verdict.reason),
             )
         return self._score
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        recorded = self._recording.png()
+        return (Artifact(name=RECORDING, media_type=MEDIA_TYPE, data=recorded),) if recorded is not None else ()
 
     async def close(self) -> None: ...
 

@@ -31,7 +31,8 @@ async def evaluate(evaluator: Evaluator, workspace: Workspace, last: Special | N
     await Setup(workspace).run(evaluator.postconfig, is_after=True)
     gave_up = last is Special.FAIL
     if not evaluator.checks:
-        return Verdict(value=float(gave_up), reason=f"infeasible: the agent {'' if gave_up else 'did not '}say FAIL")
+        said = "said" if gave_up else "did not say"
+        return Verdict(value=float(gave_up), reason=f"infeasible: the agent {said} FAIL")
     if gave_up:
         return Verdict(value=0.0, reason="the agent said FAIL, but the task can be done")
     decides = 0.0 if evaluator.conj == "and" else 1.0

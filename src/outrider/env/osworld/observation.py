@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from outrider.core.animation import Animation
 from outrider.core.chat import Image
 from outrider.core.clock import Clock
 from outrider.core.errors import EnvError
@@ -36,7 +37,10 @@ class Sight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observer:
-    """Looks at a machine once it has settled. A look that fails is repeated; the last failure is raised."""
+    """Looks at a machine once it has settled. A look that fails is repeated; the last failure is raised.
+
+    Every picture goes into the recording; the one that is shown is kept in it.
+    """
 
     computer: Computer
     clock: Clock
@@ -44,6 +48,7 @@ class Observer:
     interval_seconds: float
     limit_seconds: float
     max_chars: int
+    recording: Animation
 
     def check(self) -> None:
         """Raise `EnvError` if the machine has no screen and one is to be shown."""
@@ -71,7 +76,14 @@ class Observer:
         if 0 in self.computer.screen_size:
             await settled(self._terminal, self.clock, **limits)
             return None
-        return await settled(lambda: patiently(self.computer.screenshot, self.clock), self.clock, **limits)
+        picture = await settled(self._picture, self.clock, **limits)
+        self.recording.add(picture, self.clock.time(), keep=True)
+        return picture
+
+    async def _picture(self) -> bytes:
+        picture = await patiently(self.computer.screenshot, self.clock)
+        self.recording.add(picture, self.clock.time())
+        return picture
 
     async def _tree(self) -> str:
         return await patiently(self.computer.accessibility_tree, self.clock)

@@ -62,7 +62,7 @@ def _clicking(button: str | None = None, times: int | None = None) -> Callable[[
     def events(given: Given, screen: Screen) -> tuple[Input, ...]:
         n_clicks = times or act.whole(given.get("clicks", 1), "clicks", least=1, most=_MOST_TIMES)
         pressed = act.clicks(act.button_named(button or given.get("button")))
-        return (*_where(given, screen), *_repeated(pressed, n_clicks, given))
+        return (*_where(given, screen), *_repeated(pressed, n_clicks, {"interval": act.CLICK_SECONDS, **given}))
 
     return events
 

@@ -20,14 +20,14 @@ class Extracted(NamedTuple):
 
 def extract_answer(said: str) -> Extracted:
     """The answer in `said`. Of several marks the last counts; a box beats a tag, a tag beats a phrase."""
-    if boxed := _last_boxed(said):
+    if boxed := last_boxed(said):
         return Extracted(boxed, marked=True)
     if tagged := _last_tagged(said):
         return Extracted(_after_phrase(tagged) or tagged, marked=True)
     return Extracted(_after_phrase(said) or _last_line(said), marked=False)
 
 
-def _last_boxed(said: str) -> str:
+def last_boxed(said: str) -> str:
     """What stands in the last box that is closed and not empty. Braces may nest, so may boxes: the inner one counts."""
     found = (-1, "")
     first = said.find("\\boxed")

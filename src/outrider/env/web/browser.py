@@ -9,24 +9,16 @@ Invariants:
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from outrider.core.clock import Clock, SystemClock
 from outrider.core.errors import EnvError
 from outrider.core.tasks import uninterrupted
-from outrider.env.web.process import BrowserProcess
-
-if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext
+from outrider.env.web.machine import Drivers, MachineBrowser
+from outrider.env.web.process import BrowserProcess, Place
+from outrider.pool.source import Machine
 
 R = TypeVar("R")
-
-
-class Lease(NamedTuple):
-    """A context for one episode, and the process it is on."""
-
-    process: BrowserProcess
-    context: "BrowserContext"
 
 
 class Browser:
@@ -52,6 +44,7 @@ class Browser:
         self._current: BrowserProcess | None = None
         self._processes: set[BrowserProcess] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._drivers = Drivers()
         self._is_closed = False
 
     @property
@@ -59,7 +52,11 @@ class Browser:
         """Those that have been started and not closed yet."""
         return frozenset(self._processes)
 
-    async def acquire(self, proxy: str) -> Lease:
+    def on(self, machine: Machine) -> MachineBrowser:
+        """A place in the browser of this machine, instead of one in ours."""
+        return MachineBrowser(machine, self._drivers)
+
+    async def acquire(self, proxy: str) -> Place[BrowserProcess]:
         """A fresh context whose every connection goes to `proxy`. Waits for its turn."""
         await self._slots.acquire()
         making = self._own(self._make(proxy))
@@ -69,8 +66,8 @@ class Browser:
             self._own(self._undo(making))
             raise
 
-    async def release(self, lease: Lease) -> None:
-        await uninterrupted(self._release(lease))
+    async def release(self, place: Place[BrowserProcess]) -> None:
+        await uninterrupted(self._release(place))
 
     async def close(self) -> None:
         """End all processes, whoever still uses them."""
@@ -83,14 +80,15 @@ class Browser:
                 self._retire(process, at_once=True)
         while self._tasks:
             await asyncio.wait(self._tasks)
+        await self._drivers.close()
 
-    async def _make(self, proxy: str) -> Lease:
+    async def _make(self, proxy: str) -> Place[BrowserProcess]:
         try:
             process = await self._process()
             process.n_open += 1
             process.n_made += 1
             try:
-                return Lease(process, await process.new_context(proxy))
+                return Place(process, await process.new_context(proxy))
             except BaseException:
                 self._leave(process)
                 raise
@@ -98,15 +96,15 @@ class Browser:
             self._slots.release()
             raise
 
-    async def _undo(self, making: asyncio.Task[Lease]) -> None:
+    async def _undo(self, making: asyncio.Task[Place[BrowserProcess]]) -> None:
         await asyncio.wait([making])
         if not making.cancelled() and making.exception() is None:
             await self._release(making.result())
 
-    async def _release(self, lease: Lease) -> None:
-        process = lease.process
+    async def _release(self, place: Place[BrowserProcess]) -> None:
+        process = place.process
         try:
-            if not process.is_lost and not await process.close_context(lease.context):
+            if not process.is_lost and not await process.close_context(place.context):
                 self._retire(process)
         finally:
             self._leave(process)

@@ -1,7 +1,5 @@
 """The web environments of one worker: they share its browser."""
 
-import sys
-from os import environ
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -9,17 +7,19 @@ from msgspec import Meta, Struct
 
 from outrider.core.errors import InvalidInput
 from outrider.core.task import Task
-from outrider.env.protocol import Environments
+from outrider.env.protocol import Environments, Needs
 from outrider.env.scoring import ScorerConfig, scorer_of
 from outrider.env.web.actions import Actions
 from outrider.env.web.browser import Browser
 from outrider.env.web.ending import EndingScorer
 from outrider.env.web.environment import WebEnvironment
-from outrider.env.web.executable import find_chromium, require_playwright
 from outrider.env.web.gate import Gate
 from outrider.env.web.hosts import AllowedHosts
+from outrider.env.web.process import require_playwright
 from outrider.env.web.site import BUNDLED, Site
 from outrider.env.web.task import web_task
+from outrider.pool.browser.executable import find_chromium, require_display
+from outrider.pool.provider import Ability
 
 
 class WebConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,12 +69,15 @@ class WebEnvironments(Environments):
             start=web.url or (None if site is None else site.url),
         )
 
+    @property
+    def needs(self) -> Needs:
+        return Needs(abilities=frozenset({Ability.DEVTOOLS}), optional=True)
+
     async def check(self) -> None:
         require_playwright()
         find_chromium(self._config.executable)
-        has_display = sys.platform != "linux" or "DISPLAY" in environ or "WAYLAND_DISPLAY" in environ
-        if not self._config.headless and not has_display:
-            raise InvalidInput("headless: false needs a display, and there is none here (DISPLAY is not set)")
+        if not self._config.headless:
+            require_display()
         if not self._folder.is_dir():
             raise InvalidInput(f"pages {str(self._folder)!r} is not a folder")
         await self._scorer.check()

@@ -2,7 +2,7 @@
 
 Invariants:
 - Every request of the browser comes through here: pages, what they load, redirects, fetches, web sockets. The browser
-  resolves no names and opens no other connection (see `process`).
+  resolves no names and opens no other connection (see `pool.browser.flags`).
 - The task's own pages are answered here; they need no port and have the same address in every episode.
 - A connection goes to one address, checked after its name was resolved, whatever is sent on it.
 """

@@ -1,4 +1,4 @@
-"""One Chromium process and the Playwright driver that holds it, from launch to close."""
+"""A Chromium as Playwright holds it: one that this worker has started, from launch to close, or one of a machine."""
 
 import asyncio
 import os
@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from outrider.core.clock import Clock
-from outrider.core.errors import EnvError
+from outrider.core.errors import AttemptError, EnvError, InvalidInput
+from outrider.pool.browser.flags import NETWORK, NOWHERE, environment, has_sandbox
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser as Chromium
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _LAUNCH_SECONDS = 60.0
 _CONTEXT_SECONDS = 20.0
-_CLOSE_SECONDS = 10.0
+CLOSE_SECONDS = 10.0
 
 _REMOVALS = 20
 _REMOVAL_SECONDS = 0.1
@@ -30,73 +31,24 @@ _LAST_WORDS = re.compile(r"\[err\] .*?(?:FATAL:\S*\] |(?=error while loading|Mis
 
 _PROFILE = re.compile(r"--user-data-dir=(\S*/playwright_chromiumdev_profile-\w+)")
 
-_NOWHERE = "http://127.0.0.1:1"
-"""The proxy of everything that belongs to no episode: nobody listens there."""
 
-NOTHING = Path(__file__).parent / "nothing"
-"""Programs that do nothing, found before the desktop's, which Chromium would run for a link to a mail address."""
-
-_PASSED_ON = ("HOME", "USER", "LANG", "LC_", "TZ", "TMPDIR", "DISPLAY", "WAYLAND_", "XAUTHORITY", "XDG_", "LD_LIBRARY_")
-"""How the names of those variables begin that Chromium gets. The keys of models are not among them."""
-
-_FLAGS = (
-    # Names are resolved by the gate, never by the browser, not even to look ahead.
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-    "--dns-prefetch-disable",
-    # What speaks UDP would go past a proxy.
-    "--disable-quic",
-    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
-    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",  # the same in older versions
-    "--disable-domain-reliability",
-    "--no-pings",
-    "--autofill-server-url=data:,",  # else it asks a server about the fields of every form
-)
+def require_playwright() -> None:
+    try:
+        from playwright.async_api import Page  # noqa: PLC0415
+    except ImportError as exc:
+        raise InvalidInput("web tasks need Playwright: pip install 'outrider[web]'") from exc
+    if not hasattr(Page, "aria_snapshot"):
+        raise InvalidInput("web tasks need Playwright 1.59 or newer: pip install --upgrade 'outrider[web]'")
 
 
-class BrowserProcess:
-    """Made by `launch`. `n_open` contexts are in use, `n_made` have been made so far."""
+class BrowserLink:
+    """A Chromium that answers to Playwright. `failure` is what its end is to the episodes on it."""
 
-    def __init__(
-        self, playwright: "Playwright", chromium: "Chromium", pid: int, folders: tuple[Path, ...], launched_at: float
-    ) -> None:
-        self._playwright = playwright
+    def __init__(self, chromium: "Chromium", failure: type[AttemptError]) -> None:
+        self.failure = failure
         self._chromium = chromium
-        self._folders = folders
         self._lost = asyncio.Event()
-        self.pid = pid
-        self.launched_at = launched_at
-        self.n_open = 0
-        self.n_made = 0
         chromium.on("disconnected", lambda _: self._lost.set())
-
-    @classmethod
-    async def launch(cls, executable: str | None, *, headless: bool, clock: Clock) -> "BrowserProcess":
-        """Start both. They die with us: the driver ends when its pipe to us breaks, Chromium with its pipe to that."""
-        from playwright.async_api import Error, async_playwright  # noqa: PLC0415
-
-        try:
-            async with asyncio.timeout(_LAUNCH_SECONDS):
-                playwright = await async_playwright().start()
-                try:
-                    chromium = await playwright.chromium.launch(
-                        executable_path=executable,
-                        headless=headless,
-                        chromium_sandbox=os.geteuid() != 0,  # Chromium refuses to have one as root
-                        proxy={"server": _NOWHERE},
-                        args=_FLAGS,
-                        env=_environment(),
-                        handle_sigint=False,
-                        handle_sigterm=False,
-                        handle_sighup=False,
-                    )
-                    return cls(playwright, chromium, *await _identity(chromium), clock.time())
-                except BaseException:
-                    await playwright.stop()
-                    raise
-        except (Error, TimeoutError) as exc:
-            found = _LAST_WORDS.search(str(exc))
-            reason = found[1] if found else first_line(exc) or f"it took longer than {_LAUNCH_SECONDS:g} s"
-            raise EnvError(f"{executable or 'Chromium'} cannot be started: {reason}", stage="env.reset") from exc
 
     @property
     def is_lost(self) -> bool:
@@ -133,7 +85,7 @@ class BrowserProcess:
                     timezone_id="UTC",
                 )
         except (Error, TimeoutError) as exc:
-            raise EnvError(f"the browser gives no new context: {first_line(exc)}", stage="env.reset") from exc
+            raise self.failure(f"the browser gives no new context: {first_line(exc)}", stage="env.reset") from exc
 
     async def close_context(self, context: "BrowserContext") -> bool:
         """Whether it could be closed; if not, the process had better be ended too."""
@@ -146,19 +98,83 @@ class BrowserProcess:
             return False
         return True
 
+    async def hang_up(self) -> bool:
+        """Whether it was told in time to close; what is on the other end may live on."""
+        from playwright.async_api import Error  # noqa: PLC0415
+
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._chromium.close()
+        except (Error, TimeoutError):
+            return False
+        finally:
+            self._lost.set()
+        return True
+
+
+LinkT_co = TypeVar("LinkT_co", bound=BrowserLink, covariant=True)
+
+
+class Place(NamedTuple, Generic[LinkT_co]):
+    """A context for one episode, and the browser it is in."""
+
+    process: LinkT_co
+    context: "BrowserContext"
+
+
+class BrowserProcess(BrowserLink):
+    """Made by `launch`. `n_open` contexts are in use, `n_made` have been made so far."""
+
+    def __init__(
+        self, playwright: "Playwright", chromium: "Chromium", pid: int, folders: tuple[Path, ...], launched_at: float
+    ) -> None:
+        super().__init__(chromium, EnvError)
+        self._playwright = playwright
+        self._folders = folders
+        self.pid = pid
+        self.launched_at = launched_at
+        self.n_open = 0
+        self.n_made = 0
+
+    @classmethod
+    async def launch(cls, executable: str | None, *, headless: bool, clock: Clock) -> "BrowserProcess":
+        """Start both. They die with us: the driver ends when its pipe to us breaks, Chromium with its pipe to that."""
+        from playwright.async_api import Error, async_playwright  # noqa: PLC0415
+
+        try:
+            async with asyncio.timeout(_LAUNCH_SECONDS):
+                playwright = await async_playwright().start()
+                try:
+                    chromium = await playwright.chromium.launch(
+                        executable_path=executable,
+                        headless=headless,
+                        chromium_sandbox=has_sandbox(),
+                        proxy={"server": NOWHERE},
+                        args=NETWORK,
+                        env={**environment()},
+                        handle_sigint=False,
+                        handle_sigterm=False,
+                        handle_sighup=False,
+                    )
+                    return cls(playwright, chromium, *await _identity(chromium), clock.time())
+                except BaseException:
+                    await playwright.stop()
+                    raise
+        except (Error, TimeoutError) as exc:
+            found = _LAST_WORDS.search(str(exc))
+            reason = found[1] if found else first_line(exc) or f"it took longer than {_LAUNCH_SECONDS:g} s"
+            raise EnvError(f"{executable or 'Chromium'} cannot be started: {reason}", stage="env.reset") from exc
+
     async def close(self) -> None:
         """End both, by force if need be."""
         from playwright.async_api import Error  # noqa: PLC0415
 
         try:
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self._chromium.close()
-        except (Error, TimeoutError):
-            self._kill()
+            if not await self.hang_up():
+                self._kill()
         finally:
-            self._lost.set()
             with suppress(Error, TimeoutError, OSError):
-                async with asyncio.timeout(_CLOSE_SECONDS):
+                async with asyncio.timeout(CLOSE_SECONDS):
                     await self._playwright.stop()
             await asyncio.to_thread(_remove, self._folders)
 
@@ -166,11 +182,6 @@ class BrowserProcess:
         if self._chromium.is_connected():  # else the id may be another's by now
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-
-
-def _environment() -> dict[str, str | float | bool]:
-    kept = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
-    return {**kept, "PATH": f"{NOTHING}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
 def first_line(error: BaseException) -> str:

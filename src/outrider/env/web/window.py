@@ -2,7 +2,8 @@
 
 Invariants:
 - Every action ends within its deadline, but for the moment it takes to stop a page that goes on. What the page makes
-  impossible is a `ToolRefusal` that says why; a browser that died is an `EnvError`.
+  impossible is a `ToolRefusal` that says why; a browser that died is an `EnvError`, that of a
+  machine a `MachineError`.
 - The newest tab is the current one. A page that no longer answers is replaced when another is opened.
 - A dialog is accepted and reported, a tab that a page opens is followed, a download is refused.
 """
@@ -12,11 +13,10 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from outrider.core.errors import EnvError, ToolRefusal
+from outrider.core.errors import ToolRefusal
 from outrider.env.web import probes
-from outrider.env.web.browser import Lease
 from outrider.env.web.gate import Gate
-from outrider.env.web.process import first_line
+from outrider.env.web.process import BrowserLink, Place, first_line
 from outrider.env.web.state import PageState, changes
 from outrider.env.web.traffic import Traffic
 
@@ -37,9 +37,9 @@ _STOPPED = "it did not come to an end in time, and what was loading has been sto
 class Window:
     """`seconds` bounds each action. It begins with one empty tab."""
 
-    def __init__(self, lease: Lease, gate: Gate, *, seconds: float) -> None:
-        self._process = lease.process
-        self._context = lease.context
+    def __init__(self, place: Place[BrowserLink], gate: Gate, *, seconds: float) -> None:
+        self._process = place.process
+        self._context = place.context
         self._gate = gate
         self._seconds = seconds
         self._tabs: list[Page] = []
@@ -49,13 +49,13 @@ class Window:
         self._notes: list[str] = []
         self._shown = PageState()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._traffic = Traffic(lease.context)
-        lease.context.set_default_timeout(seconds * 1000)
-        lease.context.on("page", self._on_tab)
-        lease.context.on("dialog", self._on_dialog)
+        self._traffic = Traffic(place.context)
+        place.context.set_default_timeout(seconds * 1000)
+        place.context.on("page", self._on_tab)
+        place.context.on("dialog", self._on_dialog)
 
     async def close(self) -> None:
-        """Let go of what is under way in it. The context is its lease's."""
+        """Let go of what is under way in it. The context is its place's."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -73,7 +73,7 @@ class Window:
                 yield await self._page()
         except (TimeoutError, Error) as exc:
             if not await self._process.is_alive(_ALIVE_SECONDS):
-                raise EnvError("the browser process died", stage="env.step") from exc
+                raise self._process.failure("the browser died", stage="env.step") from exc
             reason = _reason(exc)
             if reason is None and isinstance(exc, TimeoutError | DriverTimeoutError):
                 reason = _STOPPED if await self._stop_loading() else _STUCK

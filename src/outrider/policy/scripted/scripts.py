@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from outrider.policy.scripted.games import GamesScript
 from outrider.policy.scripted.math import MathScript
+from outrider.policy.scripted.osworld import OsworldScript
 from outrider.policy.scripted.protocol import Script
 from outrider.policy.scripted.python import PythonScript
 from outrider.policy.scripted.rag import RagScript
@@ -17,5 +18,6 @@ def bundled_scripts() -> Mapping[str, Script]:
         "math": MathScript(),
         "rag": RagScript(),
         "web": WebScript(),
+        "osworld": OsworldScript(),
         "python": PythonScript(),
     }

@@ -58,7 +58,7 @@ class OsworldComputer:
         self.platform = ""
         self.n_acts = 0
         """How often it was asked for more than a look."""
-        self._origin = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self._origin = _origin(host, port)
         self._session: aiohttp.ClientSession | None = None
         self._keeps_limits = False
         self._is_closed = False
@@ -84,12 +84,20 @@ class OsworldComputer:
         size = self._converted(await self._look("POST", "/screen_size", tries=1), dict[str, Any], "/screen_size")
         self.screen_size = self._size(size, "/screen_size")
 
+    async def move(self, host: str, port: int) -> None:
+        """It is elsewhere, or another machine took its place. What is under way is broken off."""
+        self._origin = _origin(host, port)
+        await self._break_off()
+
     async def close(self) -> None:
         """Break off what is under way; whatever is asked from now on is refused."""
         self._is_closed = True
+        await self._break_off()
+
+    async def _break_off(self) -> None:
         if self._session is not None:
-            await self._session.close()
-            self._session = None
+            session, self._session = self._session, None
+            await session.close()
 
     async def screenshot(self) -> bytes:
         answer = await self._look("GET", "/screenshot")
@@ -242,6 +250,8 @@ class OsworldComputer:
     def _check_open(self, path: str) -> None:
         if self._is_closed:
             raise self._error(path, "it was let go of")
+        if not self._origin:
+            raise self._error(path, "it has no address yet")
 
     def _check(self, path: str, answer: _Answer) -> None:
         if answer.status != _HTTP_OK:
@@ -267,6 +277,10 @@ class OsworldComputer:
 
     def _error(self, path: str, reason: str) -> MachineError:
         return MachineError(f"{self._origin}{path}: {reason}", stage=f"machine.{path.rpartition('/')[2]}")
+
+
+def _origin(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}" if host else ""
 
 
 def _execution(command: Sequence[str] | str) -> dict[str, Any]:

@@ -106,11 +106,15 @@ def _pause(seconds: float) -> list[Input]:
     return [Pause(float(seconds))] if seconds > 0 else []
 
 
+CLICK_SECONDS = 0.05
+"""Between two clicks at the least: programs do not count clicks that come faster."""
+
+
 def _click(
     x: Any = None, y: Any = None, clicks: int = 1, interval: float = 0.0, button: str = "left", *_: Any, **__: Any
 ) -> list[Input]:
     one = _one_click(button)
-    between = _pause(interval)
+    between = _pause(max(interval, CLICK_SECONDS))
     return [*_place(x, y), *one, *(event for _ in range(min(clicks, MAX_EVENTS) - 1) for event in (*between, *one))]
 
 

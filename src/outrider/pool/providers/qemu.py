@@ -11,39 +11,56 @@ import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from outrider.core.errors import MachineError
+from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.settings import settings_of
+from outrider.pool.memory import free_bytes
 from outrider.pool.provider import Ability, Address, RunningMachine
 from outrider.pool.qemu.hardware import Accelerator
+from outrider.pool.qemu.image import HOW_TO_BUILD, Image
 from outrider.pool.qemu.machine import QemuAddress, QemuMachine, living
 from outrider.pool.qemu.process import Process, start_time
-from outrider.pool.qemu.settings import QemuSettings, Reset
-from outrider.pool.qemu.snapshots import Snapshots, free_mb
+from outrider.pool.qemu.settings import QemuOptions, QemuSettings, Reset
+from outrider.pool.qemu.snapshots import Snapshots
+from outrider.pool.qemu.template import CLEAN
 from outrider.pool.qemu.vm import Vm, remove
+from outrider.pool.spec import MachineSpec
 
-__all__ = ["Accelerator", "QemuProvider", "QemuSettings", "Reset"]
+__all__ = ["Accelerator", "QemuProvider", "QemuSettings", "Reset", "provider_of"]
+
+SAME_AS_CLEAN = (None, "init_state")
+"""Not named, or by the name that OSWorld's users give it: the state that an image has by itself."""
+
+_MIB = 2**20
 
 
 class QemuProvider:
     """Makes the snapshot when the first machine is asked for, unless it is in the cache."""
 
-    abilities = frozenset({Ability.SCREEN, Ability.COMMANDS})
-
     def __init__(self, settings: QemuSettings) -> None:
         self._settings = settings
         self._snapshots = Snapshots(settings)
-        self._folder = settings.folder or Path(tempfile.gettempdir()) / f"outrider-qemu-{os.geteuid()}"
+        self._folder = Path(settings.folder or f"{tempfile.gettempdir()}/outrider-qemu-{os.geteuid()}")
         self._owners: set[str] = set()
 
     @property
     def name(self) -> str:
         return "qemu"
 
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        """What the image can do. Raises `InvalidInput` if there is none."""
+        described = Image.open(self._settings.image).description
+        told = {Ability.TREE: described.tree, Ability.TERMINAL: described.terminal}
+        return frozenset({Ability.SCREEN, Ability.COMMANDS, *(ability for ability, how in told.items() if how)})
+
     async def check(self, n_machines: int) -> None:
-        await self._snapshots.check(n_machines, free_mb())
+        free = free_bytes()
+        await self._snapshots.check(n_machines, None if free is None else free // _MIB)
 
     async def create(self, machine_id: str, owner: str) -> RunningMachine:
         source = await self._snapshots.ready()
@@ -64,6 +81,8 @@ class QemuProvider:
     async def adopt(self, machine_id: str, address: Address) -> RunningMachine | None:
         """A machine of another snapshot, or one that does not answer, is ended; of a dead one the folder is removed."""
         found = msgspec.convert(address, QemuAddress)
+        if found.machine_id != machine_id:
+            return None
         folder = Path(found.folder)
         source = await self._snapshots.ready()
         process = Process.find(found.pid, found.started)
@@ -99,3 +118,15 @@ class QemuProvider:
 
     def _folder_of(self, owner: str) -> Path:
         return self._folder / quote(owner, safe="")
+
+
+def provider_of(spec: MachineSpec) -> QemuProvider:
+    if spec.headless is False:
+        raise InvalidInput("provider qemu opens no window on this host: leave headless out, or let it be true")
+    if spec.image is None:
+        raise InvalidInput(f"provider qemu needs an image, a folder; build one: {HOW_TO_BUILD}")
+    image = Image.open(Path(spec.image).expanduser().absolute())
+    given: dict[str, Any] = msgspec.structs.asdict(settings_of(QemuOptions, spec.settings, "settings of qemu"))
+    given |= {name: size for name, size in (("width", spec.width), ("height", spec.height)) if size is not None}
+    snapshot = CLEAN if spec.snapshot in SAME_AS_CLEAN else spec.snapshot
+    return QemuProvider(QemuSettings(image=image.folder, snapshot=snapshot, **given))

@@ -63,11 +63,8 @@ class PoolServer:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        old_mask = os.umask(0o177)
-        try:
-            self._server = await asyncio.start_unix_server(self._accept, self._path)
-        finally:
-            os.umask(old_mask)
+        self._server = await asyncio.start_unix_server(self._accept, self._path)
+        self._path.chmod(0o600)  # its folder is ours alone
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

@@ -169,7 +169,7 @@ def test_a_machine_without_a_screen_cannot_be_pointed_at():
 @pytest.mark.parametrize(
     ("action", "events"),
     [
-        ({"action_type": "CLICK", "x": 1, "y": 2.9, "num_clicks": 2}, (MoveTo(1, 2), *LEFT, *LEFT)),
+        ({"action_type": "CLICK", "x": 1, "y": 2.9, "num_clicks": 2}, (MoveTo(1, 2), *LEFT, Pause(0.05), *LEFT)),
         ({"action_type": "RIGHT_CLICK"}, RIGHT),
         ({"action_type": "scroll", "dy": -3}, (Scroll(dx=0, dy=-3),)),
         ({"action_type": "PRESS", "key": "Enter"}, (Key("enter"), Key("enter", down=False))),
@@ -217,7 +217,7 @@ def test_each_of_the_sixteen_actions_is_a_tool():
         ("pyautogui.click((10, 20), clicks=2, interval=0.5)", (MoveTo(10, 20), *LEFT, Pause(0.5), *LEFT)),
         ("import pyautogui\nimport time\npyautogui.FAILSAFE = False\npyautogui.click()", LEFT),
         ("pyautogui.rightClick(x=1, y=2)", (MoveTo(1, 2), *RIGHT)),
-        ("pyautogui.doubleClick(1, 2, duration=1)", (MoveTo(1, 2), *LEFT, *LEFT)),
+        ("pyautogui.doubleClick(1, 2, duration=1)", (MoveTo(1, 2), *LEFT, Pause(0.05), *LEFT)),
         ("pyautogui.moveTo(1, 2, duration=0.5, tween=pyautogui.easeInOutQuad)", (MoveTo(1, 2),)),
         ("pyautogui.scroll(-5, x=3, y=4)", (MoveTo(3, 4), Scroll(dx=0, dy=-5))),
         ("pyautogui.hscroll(2)", (Scroll(dx=2, dy=0),)),

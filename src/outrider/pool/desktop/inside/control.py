@@ -34,7 +34,7 @@ N_PROCESSES = 1024
 _FOLDERS = ("Desktop", "Documents", "Downloads")
 _READ_BYTES = 1 << 16
 _LOG_BYTES = 4000
-_RESOURCES = """\
+RESOURCES = """\
 XTerm*faceName: DejaVu Sans Mono
 XTerm*faceSize: 11
 XTerm*geometry: 90x26
@@ -133,7 +133,7 @@ class Control:
     def _start_manager(self) -> None:
         display = self._display
         display.select(display.root, PROPERTY_CHANGE)
-        resources = _RESOURCES + self._terminal.resources
+        resources = RESOURCES + self._terminal.resources
         display.set_property(display.root, "RESOURCE_MANAGER", STRING, resources.encode())
         windows.colour_root(display, BACKGROUND)
         rules = os.path.join(os.path.dirname(__file__), "openbox.xml")  # noqa: PTH118, PTH120

@@ -28,13 +28,10 @@ def find_chromium(executable: str | None = None) -> str | None:
     return found
 
 
-def require_playwright() -> None:
-    try:
-        from playwright.async_api import Page  # noqa: PLC0415
-    except ImportError as exc:
-        raise InvalidInput("web tasks need Playwright: pip install 'outrider[web]'") from exc
-    if not hasattr(Page, "aria_snapshot"):
-        raise InvalidInput("web tasks need Playwright 1.59 or newer: pip install --upgrade 'outrider[web]'")
+def require_display() -> None:
+    """Raise `InvalidInput` if a window could not be seen here."""
+    if sys.platform == "linux" and "DISPLAY" not in os.environ and "WAYLAND_DISPLAY" not in os.environ:
+        raise InvalidInput("headless: false needs a display, and there is none here (DISPLAY is not set)")
 
 
 def _playwright_folder() -> Path:

@@ -1,0 +1,1 @@
+"""Containers of a docker engine: its API, and commands in a container."""

@@ -1,0 +1,1 @@
+"""Virtual machines of a product that is driven by its command line."""

@@ -1,0 +1,69 @@
+"""Hundreds of leases of real desktops that are killed and frozen, by holders without manners; nothing comes of it."""
+
+import importlib
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from leaks import no_leaks
+from outrider.pool.providers.desktop import DesktopMachine, DesktopProvider
+
+BENCH = Path(__file__).parents[2] / "bench"
+N_LEASES = 300
+
+
+@pytest.fixture
+def abuse(monkeypatch):
+    """As the benchmark does it, which runs it longer."""
+    monkeypatch.syspath_prepend(BENCH)
+    logging.getLogger("outrider.pool").setLevel(logging.CRITICAL)
+    yield importlib.import_module("pooling.abuse").Abuse
+    logging.getLogger("outrider.pool").setLevel(logging.NOTSET)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(f"{BENCH}/"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def provider() -> DesktopProvider:
+    return DesktopProvider(width=320, height=320)
+
+
+@pytest.mark.timeout(400)
+async def test_hundreds_of_leases_with_faults_leave_nothing_and_nobody_sees_what_another_left(abuse, provider, store):
+    async with no_leaks():
+        found = await abuse(provider, n_machines=4, n_leases=N_LEASES, seed=1).run(store)
+    assert found.seen == []
+    assert (found.n_dirty, found.n_double, found.n_leaks) == (0, 0, 0)
+    assert found.n_leases >= N_LEASES
+    assert len(found.faults) >= 8, found.faults
+
+
+async def test_a_desktop_that_is_not_reset_is_seen_by_its_next_holder(abuse, provider, monkeypatch):
+    async def nothing(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(DesktopMachine, "reset", nothing)
+    monkeypatch.setattr(DesktopMachine, "has", nothing)
+    found = await abuse(provider, n_machines=1, n_leases=12, seed=1).run()
+    assert found.n_dirty > 0
+    for trace in ("/home/user/planted-", "tail -f", "PLANTED(STRING) ="):
+        assert any(trace in seen for seen in found.seen), found.seen
+
+
+async def test_a_desktop_that_is_not_ended_is_counted(abuse, provider, monkeypatch):
+    kept: list[DesktopMachine] = []
+
+    async def keep(machine: DesktopMachine) -> None:
+        kept.append(machine)
+
+    destroy = DesktopMachine.destroy
+    monkeypatch.setattr(DesktopMachine, "destroy", keep)
+    try:
+        found = await abuse(provider, n_machines=1, n_leases=1, seed=1).run()
+        assert found.n_leaks > 0
+    finally:
+        for machine in kept:
+            await destroy(machine)

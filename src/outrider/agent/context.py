@@ -12,7 +12,7 @@ from typing import Any
 
 from outrider.agent.lending import OwnPolicy, PolicyLender
 from outrider.agent.limits import TurnLimits
-from outrider.agent.recorder import Recorder
+from outrider.agent.recorder import EventSink
 from outrider.agent.spending import Spending
 from outrider.core.chat import Message
 from outrider.core.clock import Clock, utc
@@ -32,7 +32,7 @@ class Context:
     def __init__(
         self,
         rollout: AttemptedRollout,
-        recorder: Recorder,
+        recorder: EventSink,
         clock: Clock,
         *,
         limits: TurnLimits | None = None,

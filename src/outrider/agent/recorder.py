@@ -2,10 +2,17 @@
 
 import asyncio
 import threading
+from typing import Protocol
 
 from outrider.core import wire
 from outrider.core.event import Event
 from outrider.store import Store
+
+
+class EventSink(Protocol):
+    """Where the events of an attempt go."""
+
+    def add(self, event: Event) -> None: ...
 
 
 class Recorder:

@@ -26,13 +26,13 @@ AGENTS = [
 async def play(team: Team) -> str:
     await team.gather("info", "plan")
     for _ in team.rounds(3):
-        await team.call("solver")
+        solved = await team.call("solver")
         team.approve(await team.call("critic"))
     answer = await team.first("solver", "judge", "solver", accept=lambda reply: reply.value is not None)
     several = await team.quorum(2, "judge", "solver", "judge", accept=lambda reply: len(reply.text) % 2 == 0)
     branches = await team.parallel(_branch, _branch)
     last = await team.call("judge", route="final")
-    return f"{answer and answer.id} {[reply.id for reply in several]} {branches} {last.text}"
+    return f"{solved.text} {answer and answer.id} {[reply.id for reply in several]} {branches} {last.text}"
 
 
 async def _branch(team: Team) -> str:

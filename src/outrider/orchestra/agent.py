@@ -14,6 +14,10 @@ Parse = Callable[[str], Any]
 """What an agent's words mean; a `VerdictRule` gives a `Verdict`."""
 
 
+PROGRAM = "team"
+"""The author of what a program itself puts into the context, by `team.note`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
     """`prompt` is the user's message, with places that the team fills in: see `Prompt`; `system` the message before it.
@@ -38,6 +42,10 @@ class Agent:
             raise InvalidInput(f"an agent is named {self.name!r}; give a name without dots and slashes")
         if self.max_context_tokens is not None and self.max_context_tokens < 1:
             raise InvalidInput(f"agent {self.name!r}: max_context_tokens is {self.max_context_tokens}; give 1 or more")
+        if isinstance(self.reads, str):
+            raise InvalidInput(f"agent {self.name!r}: reads is a text; write reads=({self.reads!r},)")
+        if self.name == PROGRAM:
+            raise InvalidInput(f"{PROGRAM!r} is the name of the program itself; name the agent otherwise")
         Prompt(self.prompt)
 
 
@@ -54,7 +62,7 @@ def agents_of(given: Mapping[str, Agent] | Iterable[Agent]) -> dict[str, Agent]:
         raise InvalidInput("a team needs an agent")
     for agent in agents.values():
         for name in agent.reads or ():
-            if name not in agents:
+            if name not in agents and name != PROGRAM:
                 raise InvalidInput(f"agent {agent.name!r} reads {name!r}, whom nobody is; {hint(name, agents)}")
     return agents
 

@@ -26,8 +26,8 @@ class Prompt:
     """A template, such as `Question: {question}`.
 
     Only the names in `PLACES` and those given are places; all other braces (JSON, LaTeX, code) stand for themselves and
-    are not escaped. A name that nearly is a place is refused. `{{question}}` writes `{question}`, and so does
-    `{{questions}}` write the `{questions}` that would be refused. What is filled in is never parsed again.
+    are not escaped. A name that is nearly a place is refused. Doubled braces around a place, or around what would be
+    refused, write it: `{{question}}` writes `{question}`. What is filled in is never parsed again.
     """
 
     __slots__ = ("pieces", "places", "text")

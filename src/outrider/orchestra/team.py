@@ -22,7 +22,7 @@ from outrider.core.event import EventKind
 from outrider.core.task import Task
 from outrider.core.turn import CALL, CallRecord, to_data
 from outrider.env import Step
-from outrider.orchestra.agent import Agent, hint
+from outrider.orchestra.agent import PROGRAM, Agent, hint
 from outrider.orchestra.caller import Caller, Made, Planned, Reply
 from outrider.orchestra.context import Entry, TeamContext
 from outrider.orchestra.performance import Performance
@@ -164,11 +164,11 @@ class Team:
             self._state.approved = found if isinstance(found, bool) else found.approved
         return self._state.approved
 
-    def note(self, text: str, *, author: str = "team", visible_to: Sequence[str] | None = None) -> None:
+    def note(self, text: str, *, visible_to: Sequence[str] | None = None) -> None:
         """Put words of the program itself into the context."""
         if not self._state.is_shadow:
             seen_by = None if visible_to is None else frozenset(visible_to)
-            self.context.append(self._entry(author, text, "", seen_by))
+            self.context.append(self._entry(PROGRAM, text, "", seen_by))
 
     async def act(self, action: str | Message | Reply) -> Step:
         """Do this to the environment: a text, or a message with tool calls."""

@@ -10,7 +10,7 @@ from outrider.orchestra import Agent, BatchResult, Eviction, Orchestra, Performa
 from outrider.testing import LoopClock, run_virtual
 from playing import Speaker, draw
 
-N_SAMPLES = 6
+N_SAMPLES = 10
 SWITCHES = ("enable_early_termination", "enable_agent_skip", "enable_preprocessing_cache", "enable_parallel_agents")
 
 AGENTS = [
@@ -28,6 +28,8 @@ async def play(team: Team) -> str:
     for _ in team.rounds(3):
         solved = await team.call("solver")
         team.approve(await team.call("critic"))
+    for _ in team.rounds(2):
+        solved = await team.call("solver")
     answer = await team.first("solver", "judge", "solver", accept=lambda reply: reply.value is not None)
     several = await team.quorum(2, "judge", "solver", "judge", accept=lambda reply: len(reply.text) % 2 == 0)
     branches = await team.parallel(_branch, _branch)
@@ -72,6 +74,7 @@ def test_the_plain_run_has_all_kinds_of_rows():
     assert {row.agent for row in PLAIN.rows} == {agent.name for agent in AGENTS}
     assert {row.verdict for row in PLAIN.rows} >= {"", "approve", "reject", "malformed", "ambiguous"}
     assert any(row.dropped for row in PLAIN.rows)
+    assert sum(row.agent == "critic" and row.round == 0 and row.verdict == "approve" for row in PLAIN.rows) > 1
     assert all(outcome.failure is None for outcome in PLAIN.outcomes)
 
 

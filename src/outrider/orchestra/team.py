@@ -32,6 +32,9 @@ from outrider.orchestra.verdict import Verdict
 
 T = TypeVar("T")
 Accept = Callable[[Reply], bool]
+SHADOW = "~"
+"""What the ids of such calls begin with: they have numbers of their own, so that those of others stay the same."""
+
 AFTER_APPROVAL = "after approval"
 """The route of calls that are made although the sample is approved."""
 
@@ -58,7 +61,8 @@ class Team:
         self._state = state or State()
         self._path = path
         self._n_planned = 0
-        self._numbers: Counter[tuple[str, int]] = Counter()
+        self._n_shadow = 0
+        self._numbers: Counter[str] = Counter()
         self.spans: list[Span] = []
         """What was done so far, as the clock saw it."""
 
@@ -190,7 +194,6 @@ class Team:
         return "\n".join(message.content for message in step.observation)
 
     def _branch(self) -> "Team":
-        self._n_planned += 1
         return Team(
             self.ctx,
             self.agents,
@@ -198,8 +201,16 @@ class Team:
             self._caller,
             needs=self._needs,
             state=self._state.branch(),
-            path=(*self._path, self._n_planned),
+            path=(*self._path, self._next()),
         )
+
+    def _next(self) -> int:
+        """The next place in the program; what goes on in the shadow takes none of those."""
+        if self._state.is_shadow:
+            self._n_shadow -= 1
+            return self._n_shadow
+        self._n_planned += 1
+        return self._n_planned
 
     async def _all(self, work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         """All results in order. If some fail, the failure of the first in order is raised, when all have ended."""
@@ -226,14 +237,14 @@ class Team:
         agent = self.agents.get(name)
         if agent is None:
             raise AgentError(f"the team has no agent {name!r}; {hint(name, self.agents)}", stage="team.call")
-        number = self._numbers[name, self._state.round]
-        self._numbers[name, self._state.round] += 1
-        self._n_planned += 1
+        stem = f"{SHADOW if self._state.is_shadow else ''}{name}.{self._state.round}"
+        number = self._numbers[stem]
+        self._numbers[stem] += 1
         branch = "".join(f"{place}/" for place in self._path)
         record = CallRecord(
-            id=f"{branch}{name}.{self._state.round}.{number}",
+            id=f"{branch}{stem}.{number}",
             agent=name,
-            order=(*self._path, self._n_planned),
+            order=(*self._path, self._next()),
             round=self._state.round,
             policy=agent.policy,
             route=AFTER_APPROVAL if self._state.is_shadow else route,

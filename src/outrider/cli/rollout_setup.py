@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 
 from msgspec.structs import replace
 
 from outrider.cli.rollout_config import RolloutSettings
 from outrider.core.errors import InvalidInput
+from outrider.core.memory import available_bytes
 from outrider.core.task import Task
 from outrider.env.registry import GYMNASIUM, bundled_tasks
 from outrider.evaluate.benchmark import read_benchmark
@@ -28,8 +28,6 @@ SLOT_BYTES = 300 << 10
 ENVIRONMENT_BYTES: Mapping[str, int] = {"web": 120 << 20, "py": 48 << 20}
 """Environments that have a browser window or a process of their own."""
 
-
-CGROUP_FILES = ("memory.max", "memory.current")
 
 ANY_MODEL = "builtin:random"
 """Environments are checked with a model that is there for sure: the one to be played with is checked once."""
@@ -133,20 +131,6 @@ def check_memory(settings: RolloutSettings, available: int | None) -> None:
         f"{n_envs:,} environments at once need about {needed} of memory, and {_size(available)} are free: "
         f"{max(available // each, 1):,} fit; lower num_env_groups or group_size"
     )
-
-
-def available_bytes() -> int | None:
-    """The memory that this machine, or the container it is, has left; None if it does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None
-    try:
-        limit, used = (Path("/sys/fs/cgroup", name).read_text(encoding="ascii") for name in CGROUP_FILES)
-        return min(free, int(limit) - int(used))
-    except (OSError, ValueError):  # no container, or one without a limit
-        return free
 
 
 def _size(n_bytes: float) -> str:

@@ -149,6 +149,8 @@ class Team:
     def rounds(self, n: int) -> Iterator[int]:
         """So many rounds, fewer once `approve` has said yes."""
         before = self._state.round
+        if not self._state.is_shadow:
+            self._state.approved = False
         try:
             for number in range(n):
                 self._state.round = number

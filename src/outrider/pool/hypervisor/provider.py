@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.memory import available_bytes
 from outrider.pool.hypervisor.machine import HypervisorMachine, Wishes, address_of
 from outrider.pool.hypervisor.places import Clone, Label, Original, Place, claim_of, source_of
 from outrider.pool.hypervisor.product import DEFAULT_SNAPSHOT, Hypervisor, HypervisorSettings
-from outrider.pool.memory import free_bytes
 from outrider.pool.provider import Ability, Address
 from outrider.pool.spec import MachineSpec
 
@@ -56,7 +56,7 @@ class HypervisorProvider:
         if self._wishes.snapshot not in snapshots:
             there = f"there are {', '.join(snapshots)}" if snapshots else "it has none; take one while it is off"
             raise InvalidInput(f"{self._image} has no snapshot {self._wishes.snapshot!r}: {there}")
-        free = free_bytes()
+        free = available_bytes()
         if each is not None and free is not None and n_machines * each > free:
             raise InvalidInput(
                 f"{n_machines} machines of {each // MIB} MiB need {n_machines * each // MIB} MiB of memory, and "

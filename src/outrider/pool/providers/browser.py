@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.memory import available_bytes
 from outrider.core.settings import settings_of
 from outrider.core.tasks import uninterrupted
 from outrider.pool.browser import process
@@ -25,7 +26,6 @@ from outrider.pool.browser.computer import BrowserComputer, Hands, Pages
 from outrider.pool.browser.executable import VARIABLE, find_chromium, require_display
 from outrider.pool.browser.process import Shape
 from outrider.pool.browser.relay import Relay
-from outrider.pool.memory import free_bytes
 from outrider.pool.provider import Ability, Address
 from outrider.pool.spec import MachineSpec, refuse
 
@@ -196,7 +196,7 @@ class BrowserProvider:
         self._shape()
         if not self._headless:
             require_display()
-        if (free := free_bytes()) is not None and n_machines * MACHINE_BYTES > free:
+        if (free := available_bytes()) is not None and n_machines * MACHINE_BYTES > free:
             raise InvalidInput(
                 f"{n_machines} browsers of {MACHINE_BYTES // MIB} MiB need {n_machines * MACHINE_BYTES // MIB} MiB of "
                 f"memory, and {free // MIB} MiB are free: {free // MACHINE_BYTES} would fit"

@@ -15,6 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.memory import available_bytes
 from outrider.core.settings import settings_of
 from outrider.core.tasks import uninterrupted
 from outrider.pool.desktop import session as sessions
@@ -134,7 +135,7 @@ class DesktopProvider:
                 f"install the Debian packages with: apt-get install {' '.join(missing.values())}"
             )
         each = MACHINE_BYTES + max(0, self._shape.width * self._shape.height * 12 - 12 * MIB)
-        if (free := _free_bytes()) is not None and n_machines * each > free:
+        if (free := available_bytes()) is not None and n_machines * each > free:
             raise InvalidInput(
                 f"{n_machines} desktops of {each // MIB} MiB need {n_machines * each // MIB} MiB of memory, and "
                 f"{free // MIB} MiB are free: {free // each} would fit"
@@ -226,14 +227,6 @@ async def _end(pid: int, label: tuple[str, str]) -> None:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-
-
-def _free_bytes() -> int | None:
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 class DesktopSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.memory import available_bytes
 from outrider.core.settings import settings_of
 from outrider.core.tasks import uninterrupted
 from outrider.pool.provider import Ability, Address
@@ -107,7 +108,7 @@ class ProcessProvider:
                 "process machines need bubblewrap; install the package `bubblewrap`, which brings `bwrap`"
             )
         needed = n_machines * MACHINE_BYTES
-        if (free := _free_bytes()) is not None and needed > free:
+        if (free := available_bytes()) is not None and needed > free:
             mib = 2**20
             raise InvalidInput(
                 f"{n_machines} process machines of {MACHINE_BYTES // mib} MiB need {needed // mib} MiB of memory, and "
@@ -180,14 +181,6 @@ def _address(machine_id: str, folder: Path, pid: object) -> Mapping[str, Any]:
 def _remove(folder: Path) -> None:
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
-
-
-def _free_bytes() -> int | None:
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 def provider_of(spec: MachineSpec) -> ProcessProvider:

@@ -1,24 +1,31 @@
-"""The small guest that tests of virtual machines share: built once for each version of its parts."""
+"""The guests that tests of virtual machines share: built once for each version of their parts."""
 
 import asyncio
+import fcntl
 import os
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from outrider.core.errors import InvalidInput
-from outrider.pool.qemu.build import build, find_busybox, find_kernel
+from outrider.pool.qemu.build import FIRMWARE, build, find_busybox, find_kernel
+from outrider.pool.qemu.desktop import PACKAGES as DESKTOP_PACKAGES
+from outrider.pool.qemu.hardware import Accelerator
 from outrider.pool.qemu.image import Image
+from outrider.pool.qemu.settings import QemuSettings
+from outrider.pool.qemu.snapshots import Snapshots
 
 PROGRAM = "qemu-system-x86_64"
-PACKAGES = ("qemu-system-x86", "qemu-utils", "linux-image-cloud-amd64", "busybox-static")
+PACKAGES = ("qemu-system-x86", "qemu-utils", "linux-image-cloud-amd64", "busybox-static", "ovmf")
+DESKTOP_TOOLS = ("squashfs-tools", *DESKTOP_PACKAGES)
 UNUSED_SECONDS = 24 * 3600.0
-
+CACHE = Path(tempfile.gettempdir()) / f"outrider-test-guests-{os.geteuid()}"
 
 CREATE_AND_STAY = """
 import asyncio, json, sys
@@ -27,7 +34,7 @@ from outrider.pool.providers.qemu import Accelerator, QemuProvider, QemuSettings
 
 async def main(image, folder, owner, cache=None):
     settings = QemuSettings(
-        image=Path(image), folder=Path(folder), cache=cache and Path(cache), accelerator=Accelerator.TCG
+        image=Path(image), folder=folder, cache=cache, accelerator=Accelerator.TCG
     )
     machine = await QemuProvider(settings).create("m-1", owner)
     await machine.plant("mine")
@@ -51,25 +58,47 @@ def require_qemu() -> None:
     try:
         find_kernel()
         find_busybox()
-        is_missing = shutil.which(PROGRAM) is None or shutil.which("qemu-img") is None
+        is_missing = shutil.which(PROGRAM) is None or shutil.which("qemu-img") is None or not FIRMWARE.exists()
     except InvalidInput:
         is_missing = True
     if is_missing:
         pytest.skip(f"QEMU or a kernel for its guest is missing; apt-get install {' '.join(PACKAGES)}")
 
 
-def guest_image() -> Image:
+def guest_image(*, desktop: bool = False) -> Image:
     """The image and, in time, its snapshot, kept among the temporary files until nobody has used them for a day."""
     require_qemu()
-    cache = Path(tempfile.gettempdir()) / f"outrider-test-guests-{os.geteuid()}"
-    cache.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".building-", dir=cache) as folder:
-        built = build(Path(folder) / "image")
-        kept = cache / built.description.digest
+    CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=CACHE) as folder:
+        built = build(Path(folder) / "image", desktop=desktop)
+        kept = CACHE / built.description.digest
         with suppress(OSError):  # it is there
             built.folder.rename(kept)
     os.utime(kept)
-    for other in cache.iterdir():
+    for other in CACHE.glob("[!.]*"):
         if other.stat().st_mtime < time.time() - UNUSED_SECONDS:
             shutil.rmtree(other, ignore_errors=True)
     return Image.open(kept)
+
+
+def desktop_image(width: int = 1280, height: int = 800) -> Image:
+    """The desktop guest with its snapshot for a screen of this size, both made by one process for all."""
+    require_qemu()
+    CACHE.mkdir(exist_ok=True)
+    with _alone():
+        try:
+            image = guest_image(desktop=True)
+        except InvalidInput as exc:
+            pytest.skip(f"{exc}; all that is needed: apt-get install {' '.join(DESKTOP_TOOLS)}")
+        settings = QemuSettings(image=image.folder, accelerator=Accelerator.TCG, width=width, height=height)
+        ready = threading.Thread(target=lambda: asyncio.run(Snapshots(settings).ready()))
+        ready.start()
+        ready.join()
+    return image
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    with (CACHE / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -2,6 +2,7 @@
 
 from contract_machines.kind_aws import aws
 from contract_machines.kind_docker import docker
+from contract_machines.kind_qemu import qemu
 from contract_machines.kind_virtualbox import virtualbox
 from contract_machines.kind_vmware import vmware
 from contract_machines.kinds import Kind, attach, local
@@ -14,6 +15,7 @@ KINDS = {
     "desktop": Kind(local("desktop:DesktopProvider()"), has_screen=True, outlives_owner=False),
     "aws": Kind(aws, has_screen=False, outlives_owner=True, fixture="aws_cloud"),
     "docker": Kind(docker, has_screen=False, outlives_owner=True, fixture="docker_engine"),
+    "qemu": Kind(qemu, has_screen=True, outlives_owner=True),
     "attach": Kind(attach, has_screen=False, outlives_owner=True),
     "vmware": Kind(vmware, has_screen=False, outlives_owner=True, fixture="guest_host"),
     "virtualbox": Kind(virtualbox, has_screen=False, outlives_owner=True, fixture="guest_host"),

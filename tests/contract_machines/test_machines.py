@@ -7,8 +7,9 @@ import signal
 import pytest
 
 from contract_machines.kinds import US
-from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.errors import InvalidInput, MachineError, MachineRefusal
 from outrider.pool.computer import Button, Key, MoveTo, Press, Text
+from outrider.pool.provider import Ability
 from outrider.testing import eventually
 
 DEAD_SECONDS = 1.0
@@ -106,7 +107,7 @@ async def test_a_launched_program_goes_on(machine):
     await eventually(both)
 
 
-async def test_a_machine_has_a_screen_with_mouse_and_keys_or_says_it_has_none(kind, machine):
+async def test_a_machine_has_a_screen_with_mouse_and_keys_or_says_it_has_none(kind, provider, machine):
     computer = machine.computer
     events = [
         MoveTo(10, 20),
@@ -127,7 +128,11 @@ async def test_a_machine_has_a_screen_with_mouse_and_keys_or_says_it_has_none(ki
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")
     assert (int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])) == computer.screen_size
     await computer.input(events)
-    assert (await computer.accessibility_tree()).lstrip().startswith("<")
+    if Ability.TREE in provider.abilities:
+        assert (await computer.accessibility_tree()).lstrip().startswith("<")
+    else:
+        with pytest.raises(MachineRefusal):
+            await computer.accessibility_tree()
 
 
 async def test_a_reset_takes_the_mark_away_and_the_machine_works_again(kind, machine):

@@ -15,12 +15,11 @@ N_LEASES = 300
 
 
 @pytest.fixture
-def abuse(monkeypatch):
+def abuse(monkeypatch, caplog):
     """As the benchmark does it, which runs it longer."""
     monkeypatch.syspath_prepend(BENCH)
-    logging.getLogger("outrider.pool").setLevel(logging.CRITICAL)
+    caplog.set_level(logging.CRITICAL, "outrider.pool")
     yield importlib.import_module("pooling.abuse").Abuse
-    logging.getLogger("outrider.pool").setLevel(logging.NOTSET)
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", "")).startswith(f"{BENCH}/"):
             del sys.modules[name]

@@ -3,13 +3,15 @@
 import asyncio
 import os
 import sys
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from outrider.core.errors import InvalidInput
 from outrider.pool.providers.qemu import Accelerator, QemuProvider, QemuSettings
 from outrider.pool.qemu import template, trial
+from outrider.pool.qemu.hardware import Hardware
 from outrider.pool.qemu.image import Image
 from outrider.pool.qemu.process import named, start_time
 from outrider.pool.qemu.snapshots import Snapshots
@@ -26,13 +28,18 @@ def image() -> Image:
 def settings(image, tmp_path) -> QemuSettings:
     """With a cache of its own: nothing has been made yet."""
     return QemuSettings(
-        image=image.folder, accelerator=Accelerator.TCG, folder=tmp_path / "machines", cache=tmp_path / "cache"
+        image=image.folder,
+        accelerator=Accelerator.TCG,
+        folder=str(tmp_path / "machines"),
+        cache=str(tmp_path / "cache"),
     )
 
 
 async def test_a_snapshot_of_ones_own_is_made_once_and_cloned_by_its_name(settings):
     named_one = replace(settings, snapshot="prepared")
-    with pytest.raises(InvalidInput, match=r"no snapshot 'prepared'.*there are: clean.*--snapshot prepared"):
+    with pytest.raises(
+        InvalidInput, match=r"no snapshot 'prepared'.*there are: clean\..*--snapshot prepared .*--width 1280"
+    ):
         await QemuProvider(named_one).check(1)
     await Snapshots(named_one).make("echo ready > /home/user/prepared")
     with pytest.raises(InvalidInput, match="already"):
@@ -50,13 +57,13 @@ async def test_a_snapshot_of_ones_own_is_made_once_and_cloned_by_its_name(settin
 async def test_who_is_killed_while_making_a_snapshot_leaves_no_guest_and_a_folder_that_the_next_removes(
     settings,
 ):
-    cache = settings.cache
+    cache = Path(settings.cache)
     maker = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CREATE_AND_STAY, str(settings.image), str(settings.folder), "tests", str(cache)
     )
 
     async def guests() -> list[int]:
-        found = [pid for pid, _ in named(f"memory-backend-file,id=ram,size=112M,mem-path={cache}")]
+        found = [pid for pid, _ in named(f"memory-backend-file,id=ram,size=160M,mem-path={cache}")]
         return [pid for pid in found if start_time(pid) is not None]
 
     async def no_guests() -> bool:
@@ -78,8 +85,9 @@ async def test_who_is_killed_while_making_a_snapshot_leaves_no_guest_and_a_folde
 
 
 async def test_kvm_is_chosen_only_if_a_guest_starts_with_it_and_tried_once(image, tmp_path):
-    chosen = await trial.choose(tmp_path, image, 112, "qemu-system-x86_64", seconds=3.0)
+    hardware = Hardware(image, 160, Accelerator.AUTO, (640, 480))
+    chosen = await trial.choose(tmp_path, hardware, "qemu-system-x86_64", seconds=3.0)
     assert chosen in {Accelerator.KVM, Accelerator.TCG}
     tried = [path.read_text() for path in tmp_path.iterdir()]
     assert tried == ([chosen.value] if os.access(trial.DEVICE, os.R_OK | os.W_OK) else [])
-    assert await trial.choose(tmp_path, image, 112, "no-such-qemu", seconds=3.0) is chosen, "it is known by now"
+    assert await trial.choose(tmp_path, hardware, "no-such-qemu", seconds=3.0) is chosen, "it is known by now"

@@ -48,6 +48,7 @@ async def play(environments: WebEnvironments, task: Task, pool: MachinePool, hel
         env.board(lease)
         try:
             messages = list(await env.reset(seed=0))
+            assert "note: blocked" not in messages[1].content, "the browser goes somewhere by itself"
             for _ in range(40):
                 messages.append(WebScript().solve(messages, env.tools))
                 step = await env.step(messages[-1])

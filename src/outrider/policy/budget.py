@@ -53,11 +53,14 @@ class Purse:
 
 
 class BudgetedPolicy:
-    """Any policy, until the budget is spent. Calls that are under way then are answered, and counted."""
+    """Any policy, until the budget is spent. Calls that are under way then are answered, and counted.
 
-    def __init__(self, inner: ChatPolicy, budget: Budget, clock: Clock) -> None:
+    With a `purse`, that is what its calls are paid from: several policies may share one.
+    """
+
+    def __init__(self, inner: ChatPolicy, budget: Budget, clock: Clock, *, purse: Purse | None = None) -> None:
         self._inner = inner
-        self.purse = Purse(budget, clock)
+        self.purse = purse or Purse(budget, clock)
 
     async def complete(
         self,

@@ -2,6 +2,7 @@
 
 from outrider.core.clock import Clock, SystemClock
 from outrider.core.errors import InvalidInput
+from outrider.policy.budget import BudgetedPolicy, Purse
 from outrider.policy.protocol import ChatPolicy
 from outrider.policy.recording import open_recording, open_replay
 from outrider.policy.recording.replay import PREFIX as REPLAY
@@ -10,8 +11,11 @@ from outrider.policy.scripted.policy import ScriptedPolicy, options_of
 from outrider.policy.spec import Budget, PolicySpec
 
 
-async def open_policy(spec: PolicySpec, *, clock: Clock | None = None) -> ChatPolicy:
-    """The policy that `spec` describes; the caller closes it. Refuses what cannot be opened, contacts no server."""
+async def open_policy(spec: PolicySpec, *, clock: Clock | None = None, purse: Purse | None = None) -> ChatPolicy:
+    """The policy that `spec` describes; the caller closes it. Refuses what cannot be opened, contacts no server.
+
+    If it has a budget, its calls are paid from the `purse`, or from one of its own.
+    """
     if spec.record_to is not None and spec.model == REPLAY + spec.record_to:
         raise InvalidInput(f"{spec.record_to} cannot be replayed and recorded to at once; record to another file")
     policy = await _open_model(spec, clock)
@@ -19,9 +23,7 @@ async def open_policy(spec: PolicySpec, *, clock: Clock | None = None) -> ChatPo
         if spec.record_to is not None:
             policy = await open_recording(policy, spec.record_to)
         if _is_limited(spec.budget):
-            from outrider.policy.budget import BudgetedPolicy  # noqa: PLC0415 most runs have none
-
-            policy = BudgetedPolicy(policy, spec.budget, clock or SystemClock())
+            policy = BudgetedPolicy(policy, spec.budget, clock or SystemClock(), purse=purse)
     except BaseException:
         await policy.close()
         raise

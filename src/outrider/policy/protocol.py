@@ -53,7 +53,10 @@ class Tokens(Struct, frozen=True, kw_only=True):
 
 
 class Completion(Struct, frozen=True, kw_only=True):
-    """A model's answer. `tokens` where the server gives them; `policy_version` grows as the policy is trained."""
+    """A model's answer. `tokens` where the server gives them; `policy_version` grows as the policy is trained.
+
+    `queue_seconds` is how long the call waited at our own end before the model was asked.
+    """
 
     message: Message
     finish_reason: FinishReason = FinishReason.STOP
@@ -62,6 +65,7 @@ class Completion(Struct, frozen=True, kw_only=True):
     model: str = ""
     policy_version: int = 0
     n_retries: int = 0
+    queue_seconds: float = 0.0
 
 
 class ChatPolicy(Protocol):

@@ -101,7 +101,9 @@ class OpenAIPolicy:
         await self._transport.close()
 
     async def _try(self, endpoint: Endpoint, request: Request, n_retries: int, deadline: Deadline) -> Completion:
+        came_at = self._clock.time()
         async with endpoint.gate.permit(again=n_retries > 0) as permit:
+            queue_seconds = max(self._clock.time() - came_at, 0.0)
             if n_retries == 0:
                 deadline.start(self._spec.deadline_seconds)
             try:
@@ -116,7 +118,7 @@ class OpenAIPolicy:
                 raise
             permit.succeeded()
         endpoint.answered()
-        return msgspec.structs.replace(completion, n_retries=n_retries) if n_retries else completion
+        return msgspec.structs.replace(completion, n_retries=n_retries, queue_seconds=queue_seconds)
 
     async def _answer(self, endpoint: Endpoint, request: Request) -> tuple[Reply, Mapping[str, str]]:
         """The server's answer; asked again at once, in other words, if it does not take a field of the request."""

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import msgspec
 
 from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.memory import available_bytes
 from outrider.core.settings import settings_of
-from outrider.pool.memory import free_bytes
 from outrider.pool.provider import Ability, Address, RunningMachine
 from outrider.pool.qemu.hardware import Accelerator
 from outrider.pool.qemu.image import HOW_TO_BUILD, Image
@@ -59,7 +59,7 @@ class QemuProvider:
         return frozenset({Ability.SCREEN, Ability.COMMANDS, *(ability for ability, how in told.items() if how)})
 
     async def check(self, n_machines: int) -> None:
-        free = free_bytes()
+        free = available_bytes()
         await self._snapshots.check(n_machines, None if free is None else free // _MIB)
 
     async def create(self, machine_id: str, owner: str) -> RunningMachine:
@@ -83,6 +83,7 @@ class QemuProvider:
         found = msgspec.convert(address, QemuAddress)
         if found.machine_id != machine_id:
             return None
+        self._owners.add(found.owner)
         folder = Path(found.folder)
         source = await self._snapshots.ready()
         process = Process.find(found.pid, found.started)
@@ -95,26 +96,23 @@ class QemuProvider:
         elif process is not None:
             await process.kill()
         if folder.is_relative_to(self._folder) and start_time(found.pid) != found.started:
-            await asyncio.to_thread(remove, folder)
+            remove(folder)
         return None
 
     async def owned(self, owner: str) -> tuple[Address, ...]:
         """Also those of which only the folder is left: their process is 0."""
-        return await asyncio.to_thread(self._owned, owner)
-
-    async def close(self) -> None:
-        """Snapshots stay in the cache for the next time; folders that are empty go."""
-        for folder in (*(self._folder_of(owner) for owner in self._owners), self._folder):
-            with suppress(OSError):
-                folder.rmdir()
-
-    def _owned(self, owner: str) -> tuple[Address, ...]:
         found = list(living(owner))
         known = {one.folder for one in found}
         folder = self._folder_of(owner)
         left = [path for path in (folder.iterdir() if folder.is_dir() else ()) if str(path) not in known]
         found += [QemuAddress(machine_id=path.name, owner=owner, folder=str(path)) for path in left]
         return tuple(msgspec.structs.asdict(one) for one in found)
+
+    async def close(self) -> None:
+        """Snapshots stay in the cache for the next time; folders that are empty go."""
+        for folder in (*(self._folder_of(owner) for owner in self._owners), self._folder):
+            with suppress(OSError):
+                folder.rmdir()
 
     def _folder_of(self, owner: str) -> Path:
         return self._folder / quote(owner, safe="")

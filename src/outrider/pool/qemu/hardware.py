@@ -27,6 +27,8 @@ class Hardware:
     image: Image
     memory_mb: int
     accelerator: Accelerator
+    screen: tuple[int, int]
+    """Width and height in pixels: what the monitor that the guest finds attached can show."""
 
     def arguments(self) -> list[str]:
         """All but the memory, the name and the sockets."""
@@ -34,8 +36,11 @@ class Hardware:
         described = self.image.description
         disk = self.image.disk
         attached = f"file={quoted(disk)},format=raw,if=none,id=disk,readonly=on" if disk else ""
+        width, height = self.screen
         return [
-            *("-nodefaults", "-no-user-config", "-display", "none", "-vga", "std"),
+            *("-nodefaults", "-no-user-config", "-display", "none"),
+            *("-device", f"VGA,edid=on,xres={width},yres={height}"),
+            *("-bios", str(self.image.folder / described.firmware)),
             *("-machine", "pc,i8042=off,memory-backend=ram"),
             *("-accel", "tcg,tb-size=64" if tcg else "kvm"),
             *("-cpu", "max" if tcg else "host"),

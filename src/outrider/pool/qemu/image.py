@@ -1,4 +1,4 @@
-"""A guest's image: a folder with a kernel, an initial file system and, if it has one, a disk that is never written."""
+"""A guest's image: a folder with firmware, a kernel, an initial file system and, if it has one, a disk to be read."""
 
 import hashlib
 from dataclasses import dataclass
@@ -16,17 +16,21 @@ HOW_TO_BUILD = "python -m outrider.pool.qemu.build FOLDER"
 class Description(Struct, frozen=True, kw_only=True):
     """What stands in `image.json`. Unknown fields are ignored."""
 
-    schema: int = 1
+    schema: int = 2
+    firmware: str
     kernel: str
     initrd: str
     disk: str | None = None
     options: str = ""
     """What the kernel is told."""
-    memory_mb: int = 112
+    memory_mb: int = 160
+    """With less, the firmware does not start."""
     boot_seconds: float = 120.0
     """How long the first boot may take, where nothing but software runs the guest."""
     terminal: str = ""
-    """A command that prints what stands in the terminal; empty: there is none."""
+    """A command that prints what stands in the terminal in front, or ends with 1: none is. Empty: it cannot be told."""
+    tree: str = ""
+    """A command that prints the accessibility tree. Empty: there is none."""
     digest: str
     """Of all the files together: a snapshot fits one image only."""
 
@@ -53,7 +57,7 @@ class Image:
         except (OSError, msgspec.MsgspecError) as exc:
             raise InvalidInput(f"{path} cannot be read: {exc}; build the image anew: {HOW_TO_BUILD}") from exc
         image = cls(folder, described)
-        for name in filter(None, (described.kernel, described.initrd, described.disk)):
+        for name in filter(None, (described.firmware, described.kernel, described.initrd, described.disk)):
             if not (folder / name).is_file():
                 raise InvalidInput(f"{folder} lacks {name}; build the image anew: {HOW_TO_BUILD}")
         return image

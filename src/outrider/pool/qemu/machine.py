@@ -49,7 +49,7 @@ class QemuMachine:
         self._template = source
         self._settings = settings
         self._vm: Vm | None = None
-        self._computer: QemuComputer | None = None
+        self._computer = QemuComputer(lambda: self._running, source)
         self._changing = asyncio.Lock()
 
     @property
@@ -68,8 +68,6 @@ class QemuMachine:
 
     @property
     def computer(self) -> Computer:
-        """Another one after each reset."""
-        assert self._computer is not None, "the machine was started"
         return self._computer
 
     @property
@@ -84,10 +82,8 @@ class QemuMachine:
                 await self._running.command(f"savevm {_SAVED}", seconds=_COMMAND_SECONDS)
 
     def take(self, vm: Vm) -> None:
-        """Go on with a machine that was found."""
+        """Go on with this process."""
         self._vm = vm
-        described = self._template.hardware.image.description
-        self._computer = QemuComputer(vm, self._template.facts.screen, described.terminal)
 
     async def reset(self) -> None:
         async with self._changing, self._in_time("reset"):
@@ -127,7 +123,7 @@ class QemuMachine:
         async with self._changing:
             if self._vm is not None:
                 await self._vm.end()
-            await asyncio.to_thread(remove, self._folder)
+            remove(self._folder)
 
     async def _clone(self) -> None:
         """A new QEMU on the snapshot, which is told the time and its name."""
@@ -153,7 +149,6 @@ class QemuMachine:
         await vm.reopen_agent()
         await vm.command(f"loadvm {_SAVED}", seconds=_COMMAND_SECONDS)
         await vm.qmp.execute("cont")
-        self.take(vm)
         await vm.agent.wake(self._machine_id, self._settings.start_seconds)
 
     @asynccontextmanager

@@ -1,11 +1,19 @@
 """What virtual machines to make, and where."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
+from msgspec import Meta, Struct
+
+from outrider.core.errors import InvalidInput
 from outrider.pool.qemu.hardware import Accelerator
 from outrider.pool.qemu.template import CLEAN
+
+WIDTHS, HEIGHTS = range(640, 2561, 8), range(480, 1601)
+"""The screens that the firmware can make, in pixels."""
+
+Seconds = Annotated[float, Meta(gt=0)]
 
 
 class Reset(StrEnum):
@@ -17,23 +25,37 @@ class Reset(StrEnum):
     """QEMU restores a snapshot of its own: quicker, but each machine has all its memory, and once more on disk."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QemuSettings:
-    """Given by the user."""
+class QemuOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a user may set besides the fields that specs of all kinds of machines have."""
+
+    reset: Reset = Reset.CLONE
+    accelerator: Accelerator = Accelerator.AUTO
+    memory_mb: Annotated[int, Meta(ge=1)] | None = None
+    """None: as the image says."""
+    program: str = "qemu-system-x86_64"
+    folder: str | None = None
+    """For sockets and logs. None: a folder of this user under the system's folder for temporary files."""
+    cache: str | None = None
+    """For snapshots, which are as large as the memory. None: in the image's folder."""
+    probe_seconds: Seconds = 10.0
+    start_seconds: Seconds = 60.0
+    """How long a clone may take until it answers."""
+    kvm_seconds: Seconds = 20.0
+    """How long a guest may take to start with KVM before it counts as not working here."""
+
+
+class QemuSettings(QemuOptions, frozen=True, kw_only=True):
+    """All of it."""
 
     image: Path
     snapshot: str = CLEAN
-    reset: Reset = Reset.CLONE
-    accelerator: Accelerator = Accelerator.AUTO
-    memory_mb: int | None = None
-    """None: as the image says."""
-    program: str = "qemu-system-x86_64"
-    folder: Path | None = None
-    """For sockets and logs. None: a folder of this user under the system's folder for temporary files."""
-    cache: Path | None = None
-    """For snapshots, which are as large as the memory. None: in the image's folder."""
-    probe_seconds: float = 10.0
-    start_seconds: float = 60.0
-    """How long a clone may take until it answers."""
-    kvm_seconds: float = 20.0
-    """How long a guest may take to start with KVM before it counts as not working here."""
+    width: int = 1280
+    height: int = 800
+
+    def __post_init__(self) -> None:
+        if self.width not in WIDTHS or self.height not in HEIGHTS:
+            raise InvalidInput(
+                f"a virtual machine's screen cannot have {self.width} by {self.height} pixels: its width is a multiple "
+                f"of {WIDTHS.step} between {WIDTHS[0]} and {WIDTHS[-1]}, its height is between {HEIGHTS[0]} and "
+                f"{HEIGHTS[-1]}"
+            )

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from outrider.core.errors import InvalidInput
@@ -28,11 +29,11 @@ class Snapshots:
 
     def __init__(self, settings: QemuSettings) -> None:
         self._settings = settings
-        self._cache = settings.cache or settings.image / "snapshots"
+        self._cache = Path(settings.cache) if settings.cache else settings.image / "snapshots"
         self._making = asyncio.Lock()
         self._ready: Template | None = None
 
-    async def check(self, n_machines: int, free_mb: int) -> None:
+    async def check(self, n_machines: int, free_mb: int | None) -> None:
         """Raise `InvalidInput` if something is missing, or so many machines do not fit into the memory."""
         image = Image.open(self._settings.image)
         version = await self._version()
@@ -43,7 +44,7 @@ class Snapshots:
             self._named(await self._hardware(image), version)
         memory_mb = self._settings.memory_mb or image.description.memory_mb
         needed_mb = n_machines * (memory_mb + _OVERHEAD_MB)
-        if needed_mb > free_mb:
+        if free_mb is not None and needed_mb > free_mb:
             raise InvalidInput(
                 f"{n_machines} machines need {n_machines} * ({memory_mb} + {_OVERHEAD_MB}) MB = {needed_mb} MB of "
                 f"memory, and {free_mb} MB are free: at most {free_mb // (memory_mb + _OVERHEAD_MB)} fit"
@@ -88,12 +89,11 @@ class Snapshots:
     async def _hardware(self, image: Image) -> Hardware:
         settings = self._settings
         memory_mb = settings.memory_mb or image.description.memory_mb
-        accelerator = settings.accelerator
-        if accelerator is Accelerator.AUTO:
-            accelerator = await trial.choose(
-                self._cache, image, memory_mb, settings.program, seconds=settings.kvm_seconds
-            )
-        return Hardware(image, memory_mb, accelerator)
+        hardware = Hardware(image, memory_mb, settings.accelerator, (settings.width, settings.height))
+        if settings.accelerator is Accelerator.AUTO:
+            chosen = await trial.choose(self._cache, hardware, settings.program, seconds=settings.kvm_seconds)
+            return replace(hardware, accelerator=chosen)
+        return hardware
 
     async def _version(self) -> str:
         """What QEMU says of itself. Raises `InvalidInput` if there is none, or it is too old."""
@@ -116,9 +116,3 @@ class Snapshots:
         if number is None or (int(number[1]), int(number[2])) < _OLDEST:
             raise InvalidInput(f"{program} is {said!r}; QEMU {_OLDEST[0]}.{_OLDEST[1]} or newer is needed")
         return said
-
-
-def free_mb() -> int:
-    """Memory of this host that can be had, in MB."""
-    facts = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in facts if line.startswith("MemAvailable:"))

@@ -7,6 +7,7 @@ Invariants:
 """
 
 import asyncio
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +25,12 @@ CLEAN = "clean"
 
 MEMORY, DEVICES, FACTS = "memory", "devices", "template.json"
 
+_DEVICES_MB = 20
 _ANSWER_SECONDS = 10.0
 _SETTLE_SECONDS = 0.5
 _N_SETTLES = 20
 _SAVE_SECONDS = 120.0
 _SETUP_SECONDS = 600.0
-_SIZE_IN_PNG = slice(16, 24)
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -75,15 +76,23 @@ def find(cache: Path, name: str, hardware: Hardware, version: str) -> Template |
 def missing(cache: Path, name: str, hardware: Hardware, version: str) -> InvalidInput:
     """The error for a snapshot that has not been made."""
     ending = f"-{hardware.digest(version)}"
-    there = sorted(folder.name.removesuffix(ending) for folder in cache.glob(f"*{ending}"))
+    there = {CLEAN, *(folder.name.removesuffix(ending) for folder in cache.glob(f"*{ending}"))}
+    width, height = hardware.screen
     return InvalidInput(
-        f"there is no snapshot {name!r} of this image and machine; there are: {', '.join({CLEAN, *there})}. "
-        f"Make it: {HOW_TO_BUILD} --snapshot {name} --setup SCRIPT"
+        f"there is no snapshot {name!r} of this image with a screen of {width} by {height} and "
+        f"{hardware.memory_mb} MB of memory; there are: {', '.join(sorted(there))}. Make it: "
+        f"{HOW_TO_BUILD} --snapshot {name} --setup SCRIPT --width {width} --height {height}"
     )
 
 
 async def make(cache: Path, name: str, hardware: Hardware, program: str, version: str, *, setup: str = "") -> Template:
     """Start the guest once, run `setup` in it, and keep how it is then."""
+    free_mb = shutil.disk_usage(cache).free // 2**20
+    if free_mb < hardware.memory_mb + _DEVICES_MB:
+        raise InvalidInput(
+            f"a snapshot takes {hardware.memory_mb} + {_DEVICES_MB} MB of disk, and {free_mb} MB are free in {cache}; "
+            "make room, or set `cache` to another folder"
+        )
     with workplace(cache) as folder:
         memory = hardware.memory(folder / MEMORY, shared=True)
         vm = await boot(folder, [program, *hardware.arguments(), *memory], _boot_seconds(hardware))
@@ -94,8 +103,9 @@ async def make(cache: Path, name: str, hardware: Hardware, program: str, version
             await vm.save(folder / DEVICES, seconds=_SAVE_SECONDS)
         finally:
             await asyncio.shield(vm.end())
-        facts = Facts(screen=(int.from_bytes(screen[:4], "big"), int.from_bytes(screen[4:], "big")))
-        (folder / FACTS).write_bytes(msgspec.json.encode(facts))
+        if screen != hardware.screen:
+            raise MachineError(f"the guest's screen has {screen} pixels, not {hardware.screen}", stage="qemu.boot")
+        (folder / FACTS).write_bytes(msgspec.json.encode(Facts(screen=screen)))
         _put_in_place(folder, cache / f"{name}-{hardware.digest(version)}")
     found = find(cache, name, hardware, version)
     assert found is not None, "it was just put there"
@@ -130,7 +140,7 @@ async def set_up(vm: Vm, script: str) -> None:
         raise InvalidInput(f"the setup ended with {done.status}: {done.errors.decode(errors='replace').strip()}")
 
 
-async def _settled_screen(vm: Vm) -> bytes:
+async def _settled_screen(vm: Vm) -> tuple[int, int]:
     """The width and height of the screen once nothing moves on it any more; some screens always move."""
     before = b""
     for _ in range(_N_SETTLES):
@@ -139,7 +149,7 @@ async def _settled_screen(vm: Vm) -> bytes:
             break
         before = picture
         await asyncio.sleep(_SETTLE_SECONDS)
-    return before[_SIZE_IN_PNG]
+    return int.from_bytes(before[16:20], "big"), int.from_bytes(before[20:24], "big")
 
 
 def _put_in_place(made: Path, folder: Path) -> None:

@@ -5,6 +5,7 @@ On some hosts the device is there, machines can be made, and yet no guest gets p
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from outrider.core.errors import MachineError
@@ -17,14 +18,14 @@ DEVICE = Path("/dev/kvm")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-async def choose(cache: Path, image: Image, memory_mb: int, program: str, *, seconds: float) -> Accelerator:
-    """Try it once for each boot of the host; the outcome is kept in `cache`."""
+async def choose(cache: Path, hardware: Hardware, program: str, *, seconds: float) -> Accelerator:
+    """Try it once for each boot of the host and each image; the outcome is kept in `cache`."""
     if not os.access(DEVICE, os.R_OK | os.W_OK):
         return Accelerator.TCG
-    outcome = _outcome(cache, image)
+    outcome = _outcome(cache, hardware.image)
     with suppress(OSError, ValueError):
         return Accelerator(outcome.read_text())
-    hardware = Hardware(image, memory_mb, Accelerator.KVM)
+    hardware = replace(hardware, accelerator=Accelerator.KVM)
     with workplace(cache) as folder:
         arguments = [program, *hardware.arguments(), *hardware.memory(None, shared=False)]
         chosen = Accelerator.TCG

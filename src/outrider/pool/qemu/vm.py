@@ -112,7 +112,7 @@ class Vm:
         file = self.folder / "screen.png"
         try:
             await self.qmp.execute("screendump", seconds=seconds, filename=str(file), format="png")
-            return await asyncio.to_thread(file.read_bytes)
+            return file.read_bytes()
         except OSError as exc:
             raise MachineError(f"the screenshot cannot be read: {exc}", stage="qemu.screenshot") from exc
 

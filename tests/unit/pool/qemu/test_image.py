@@ -84,21 +84,24 @@ def test_an_image_that_is_not_described_rightly_is_refused(tmp_path, content):
 
 
 def test_an_image_that_lacks_a_file_says_which(tmp_path):
-    (tmp_path / "image.json").write_text('{"kernel": "kernel", "initrd": "initrd", "digest": "0"}')
+    (tmp_path / "image.json").write_text(
+        '{"firmware": "kernel", "kernel": "kernel", "initrd": "initrd", "digest": "0"}'
+    )
     (tmp_path / "kernel").touch()
     with pytest.raises(InvalidInput, match="lacks initrd"):
         Image.open(tmp_path)
 
 
 def test_a_snapshot_of_one_machine_is_not_taken_for_that_of_another(tmp_path):
-    image = Image(tmp_path, Description(kernel="kernel", initrd="initrd", digest="1"))
-    other = Image(tmp_path, Description(kernel="kernel", initrd="initrd", digest="2"))
+    image = Image(tmp_path, Description(firmware="firmware", kernel="kernel", initrd="initrd", digest="1"))
+    other = Image(tmp_path, Description(firmware="firmware", kernel="kernel", initrd="initrd", digest="2"))
     digests = [
-        Hardware(image, 112, Accelerator.TCG).digest("7.2"),
-        Hardware(image, 112, Accelerator.TCG).digest("8.2"),
-        Hardware(image, 128, Accelerator.TCG).digest("7.2"),
-        Hardware(image, 112, Accelerator.KVM).digest("7.2"),
-        Hardware(other, 112, Accelerator.TCG).digest("7.2"),
+        Hardware(image, 112, Accelerator.TCG, (1280, 800)).digest("7.2"),
+        Hardware(image, 112, Accelerator.TCG, (1280, 800)).digest("8.2"),
+        Hardware(image, 128, Accelerator.TCG, (1280, 800)).digest("7.2"),
+        Hardware(image, 112, Accelerator.KVM, (1280, 800)).digest("7.2"),
+        Hardware(image, 112, Accelerator.TCG, (1920, 1080)).digest("7.2"),
+        Hardware(other, 112, Accelerator.TCG, (1280, 800)).digest("7.2"),
     ]
     assert len(set(digests)) == len(digests)
-    assert Hardware(image, 112, Accelerator.TCG).digest("7.2") == digests[0]
+    assert Hardware(image, 112, Accelerator.TCG, (1280, 800)).digest("7.2") == digests[0]

@@ -62,7 +62,7 @@ async def test_yours_by_module_and_name(name: str, settings: dict[str, Any], rew
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("chatt", {}, "no agent 'chatt'; name chat, react, or your own as module:function"),
+        ("chatt", {}, "no agent 'chatt'; name chat, react, team:NAME, or your own as module:function"),
         ("", {}, "no agent ''"),
         ("no_such_module:f", {}, "no module"),
         ("my_agents:missing", {}, "has no 'missing'"),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from statistics import fmean, pstdev, stdev
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,6 +123,17 @@ def test_a_reward_that_is_no_number_is_refused(wrong: float):
         advantages_of([0, wrong], list("aa"))
 
 
+def test_rounds_are_compared_apart_if_wanted_and_named():
+    rule = AdvantageRule(key="group+agent+round", scale="none")
+    agents, rounds = ["x", "x", "x", "x", "y"], [0, 1, 0, 1, 0]
+    result = advantages_of(
+        [0, 1, 1, 1, 5], list("aaaaa"), trajectories=[0, 0, 1, 1, 1], agents=agents, rounds=rounds, rule=rule
+    )
+    assert result.values.tolist() == [-0.5, 0, 0.5, 0, 0]
+    assert result.zero_variance == (("a", "x.1"),)
+    assert result.single == (("a", "y.0"),)
+
+
 def test_rewards_too_large_to_compute_with_are_refused():
     with pytest.raises(InvalidInput, match=r"row 2 is 1e\+31; give a finite number, 1e\+30 at most"):
         advantages_of([1e30, -1e30, 1e31], list("aaa"))
@@ -154,18 +166,20 @@ def test_no_rows_have_no_advantages():
 # The slow way: plain Python over dictionaries, each trajectory as its list of rewards.
 
 
-def slow(rows: list[tuple[float, str, int, str]], rule: AdvantageRule) -> list[float]:
+Row = tuple[float, str, int, str, int]
+N_IN_PART = {GroupKey.GROUP: 0, GroupKey.GROUP_AND_AGENT: 1, GroupKey.GROUP_AGENT_AND_ROUND: 2}
+
+
+def slow(rows: list[Row], rule: AdvantageRule) -> list[float]:
     found = []
-    for index, (reward, group, trajectory, agent) in enumerate(rows):
-        by_agent = rule.key is GroupKey.GROUP_AND_AGENT
+    for index, (reward, group, trajectory, *whose) in enumerate(rows):
+        n = N_IN_PART[rule.key]
 
-        def in_key(
-            row: tuple[float, str, int, str], group: str = group, agent: str = agent, by_agent: bool = by_agent
-        ) -> bool:
-            return row[1] == group and (not by_agent or row[3] == agent)
+        def in_batch(row: Row, n: int = n, part: tuple[object, ...] = tuple(whose[:n])) -> bool:
+            return row[3 : 3 + n] == part
 
-        def in_batch(row: tuple[float, str, int, str], agent: str = agent, by_agent: bool = by_agent) -> bool:
-            return not by_agent or row[3] == agent
+        def in_key(row: Row, group: str = group, in_batch: Any = in_batch) -> bool:
+            return row[1] == group and in_batch(row)
 
         own = index if rule.weighting is Weighting.ROW else trajectory
         found.append(
@@ -217,11 +231,15 @@ def slow_one(reward, own, key, batch, rule, rows, in_batch) -> float:  # noqa: P
 
 tables = st.lists(
     st.tuples(
-        st.sampled_from([0.0, 0.1, 0.5, 1.0, -2.0]), st.sampled_from("ab"), st.integers(0, 3), st.sampled_from("xy")
+        st.sampled_from([0.0, 0.1, 0.5, 1.0, -2.0]),
+        st.sampled_from("ab"),
+        st.integers(0, 3),
+        st.sampled_from("xy"),
+        st.integers(0, 1),
     ),
     min_size=1,
     max_size=9,
-).map(lambda rows: [(reward, group, number + 10 * (group == "b"), agent) for reward, group, number, agent in rows])
+).map(lambda rows: [(reward, group, number + 10 * (group == "b"), *whose) for reward, group, number, *whose in rows])
 rules = st.builds(
     AdvantageRule,
     estimator=st.sampled_from(Estimator),
@@ -233,14 +251,14 @@ rules = st.builds(
 
 
 @given(tables, rules)
-def test_the_fast_way_and_the_slow_way_agree(rows: list[tuple[float, str, int, str]], rule: AdvantageRule):
-    rewards, groups, trajectories, agents = zip(*rows, strict=True)
-    found = advantages_of(rewards, groups, trajectories=trajectories, agents=agents, rule=rule).values
+def test_the_fast_way_and_the_slow_way_agree(rows: list[Row], rule: AdvantageRule):
+    rewards, groups, trajectories, agents, rounds = zip(*rows, strict=True)
+    found = advantages_of(rewards, groups, trajectories=trajectories, agents=agents, rounds=rounds, rule=rule).values
     assert np.allclose(found, slow(rows, rule), rtol=1e-4, atol=1e-5)
 
 
 @given(tables)
-def test_one_row_a_trajectory_is_the_same_by_row_and_by_trajectory(rows: list[tuple[float, str, int, str]]):
+def test_one_row_a_trajectory_is_the_same_by_row_and_by_trajectory(rows: list[Row]):
     rewards, groups, *_ = zip(*rows, strict=True)
     one, other = (advantages_of(rewards, groups, rule=AdvantageRule(weighting=each)).values for each in Weighting)
     assert np.array_equal(one, other)

@@ -19,6 +19,7 @@ from outrider.policy.spec import PolicySpec
 from outrider.pool.providers.desktop import DesktopProvider
 from outrider.store import open_store
 from outrider.testing import ModelServer
+from qemu_guest import desktop_image
 
 WITH_POOL = """
     --mode osworld \
@@ -145,6 +146,15 @@ async def test_rollouts_share_machines(server: ModelServer, arguments: str, data
     async with open_store(f"sqlite:///{outcome['folder']}/store.db") as store:
         for pool in await store.query_pools():
             assert await DesktopProvider().owned(pool.name) == ()
+
+
+async def test_rollouts_share_virtual_machines(server: ModelServer):
+    benchmark("benchmarks/osworld_tasks.jsonl", "osworld", 3)
+    image = str(desktop_image().folder)
+    arguments = SMALL.replace("/vms/ubuntu.vmx", image).replace("desktop", "qemu")
+    outcome = await outrider_run(server, arguments)
+    assert (outcome["complete"], outcome["summary"]["total"]["reward"]["scored"]["mean"]) == (True, 1.0)
+    assert await most_at_once(outcome) == (2, {MachineState.GONE})
 
 
 @pytest.mark.parametrize(

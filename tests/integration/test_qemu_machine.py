@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.pool.computer import Key, MoveTo, Press, Text
+from outrider.pool.processes import Process, named, start_time
 from outrider.pool.providers.qemu import Accelerator, QemuProvider, QemuSettings, Reset
 from outrider.pool.qemu.image import Image
-from outrider.pool.qemu.process import Process, named, start_time
 from qemu_guest import CREATE_AND_STAY, guest_image, until
 
 OWNER = f"tests-{os.getpid()}"

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from outrider.core.errors import InvalidInput
+from outrider.pool.processes import named, start_time
 from outrider.pool.providers.qemu import Accelerator, QemuProvider, QemuSettings
 from outrider.pool.qemu import template, trial
 from outrider.pool.qemu.hardware import Hardware
 from outrider.pool.qemu.image import Image
-from outrider.pool.qemu.process import named, start_time
 from outrider.pool.qemu.snapshots import Snapshots
 from outrider.pool.qemu.workplace import workplace
 from qemu_guest import CREATE_AND_STAY, guest_image, until

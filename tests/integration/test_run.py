@@ -254,7 +254,6 @@ def test_a_terminal_gets_a_live_picture():
     [
         ([], "give a --mode"),
         (["--mode", "maths"], "did you mean math?"),
-        (["--mode", "osworld", "--use-vm-pool"], "machine pool"),
         (["--mode", "math", "--data", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
         (["--mode", "math", "--data", "noquestion.jsonl"], "line 2"),
         (["--mode", "math", "--data", "twice.jsonl"], "each id must be there once"),

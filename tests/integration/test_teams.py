@@ -1,6 +1,5 @@
 """The ready-made teams at work: on real environments, played by the built-in policies."""
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,15 @@ from outrider.orchestra import (
     SearchMultiAgentOrchestra,
     Team,
 )
-from outrider.orchestra.teams import READY_MADE, debate, router, search_critic, solver_verifier, team_of
+from outrider.orchestra.teams import (
+    READY_MADE,
+    debate,
+    proposer_solver,
+    router,
+    search_critic,
+    solver_verifier,
+    team_of,
+)
 from outrider.orchestra.teams.solver_verifier import SOLVER
 from outrider.policy import PolicySpec, open_policy
 from playing import Speaker
@@ -59,7 +66,6 @@ async def test_the_solver_plays_every_part_of_a_ready_made_team(team: str, mode:
     result = await play(team_of(f"team:{team}"), mode, bundled_tasks(mode, limit=n, seed=3), "builtin:solver")
     assert [outcome.failure for outcome in result.outcomes] == [None] * n
     assert [outcome.reward for outcome in result.outcomes] == [1.0] * n
-    assert {row.agent for row in result.rows} >= set(list(READY_MADE[team]().agents)[:1])
 
 
 @pytest.mark.parametrize(("team", "mode", "n"), PLAYED)
@@ -106,14 +112,18 @@ async def test_more_rounds_and_a_better_verifier_help():
 
 
 async def test_rows_say_who_spoke_why_and_what_they_had_read():
-    task = bundled_tasks("math", limit=1)
-    result = await play(solver_verifier(), None, task, "builtin:solver")
-    assert [(row.agent, row.verdict, row.reads) for row in result.rows] == [
-        ("solver", "", ()),
-        ("verifier", "approve", ("solver.0.0",)),
+    def says(prompt: str, _: int) -> str:
+        if "You are the verifier" in prompt:
+            return f"<verify>{'approve' if 'round 2' in prompt else 'reject'}</verify>"
+        return "\\boxed{1}"
+
+    result = await solver_verifier().run(["What is 1?"], policy=Speaker(says))
+    assert [(row.call_id, row.verdict, row.reads) for row in result.rows] == [
+        ("solver.0.0", "", ()),
+        ("verifier.0.0", "reject", ("solver.0.0",)),
+        ("solver.1.0", "", ("solver.0.0", "verifier.0.0")),
+        ("verifier.1.0", "approve", ("solver.0.0", "solver.1.0")),
     ]
-    wrong = await play(solver_verifier(max_rounds=2), None, task, "builtin:solver", seed=1)
-    assert wrong.rows == result.rows
 
 
 def unsure(prompt: str, _: int) -> str:
@@ -149,17 +159,23 @@ async def test_a_team_that_searches_needs_something_to_search():
 
 
 async def test_a_judge_who_names_nobody_leaves_it_to_the_majority():
-    def says(prompt: str, seed: int) -> str:
-        if "You are the judge" in prompt:
-            return "all of them"
-        return f"\\boxed{{{'7' if 'debater' in prompt and says.n_calls % 3 else seed}}}"
-
-    says.n_calls = 0  # type: ignore[attr-defined]
     values = iter(["1", "7", "7"] * 2)
     speaker = Speaker(lambda prompt, _: "all" if "You are the judge" in prompt else f"\\boxed{{{next(values)}}}")
     result = await debate().run(["What is 7?"], policy=speaker)
     assert result.outcomes[0].output == "\\boxed{7}"
-    assert Counter(row.agent for row in result.rows)["judge"] == 1
+    assert [row.route for row in result.rows if row.agent == "judge"] == ["no agreement"]
+
+
+async def test_to_say_nothing_is_not_to_agree():
+    silent = Speaker(lambda *_: "I do not know")
+    debated = await debate().run(["What is 7?"], policy=silent)
+    assert [row.agent for row in debated.rows].count("judge") == 1
+    proposed = await proposer_solver().run(["What is 7?"], policy=silent)
+    assert [row.agent for row in proposed.rows] == ["proposer"]
+    solved = await proposer_solver().run(
+        ["What is 7?"], policy=Speaker(lambda prompt, _: "<task>Why?</task>" if "proposer." in prompt else "so")
+    )
+    assert [outcome.reward for result in (proposed, solved) for outcome in result.outcomes] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("name", ["solver-verifier", "debate", "proposer-solver", "planner-actor", "router"])

@@ -48,10 +48,12 @@ def agent_of(name: str, **settings: Any) -> AgentFunction:
     """
     bundled: Mapping[str, Callable[..., AgentFunction]] = {"chat": ChatAgent, "react": ReActAgent}
     if name not in bundled and ":" not in name:
-        raise InvalidInput(f"there is no agent {name!r}; name {', '.join(bundled)}, or your own as module:function")
+        raise InvalidInput(
+            f"there is no agent {name!r}; name {', '.join(bundled)}, team:NAME, or your own as module:function"
+        )
     found: Any = bundled.get(name) or load_function(name)
     if inspect.isclass(found):
-        found = _made(name, found, settings)
+        found = made(name, found, settings)
     elif settings:
         raise InvalidInput(f"agent {name!r} is a function and takes no settings, such as {next(iter(settings))}")
     check_signature(found)
@@ -71,7 +73,8 @@ def load_function(name: str) -> AgentFunction:
     return cast("AgentFunction", load(name, "agent", such_as="my_agents:solve"))
 
 
-def _made(name: str, kind: type, settings: Mapping[str, Any]) -> Any:
+def made(name: str, kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+    """What a class or function makes of `settings`; `InvalidInput` if it does not take them."""
     signature = inspect.signature(kind)
     try:
         signature.bind(**settings)

@@ -12,6 +12,13 @@ from outrider.core.settings import read_yaml, settings_of
 from outrider.train.config import SchedulerConfig
 
 
+class NamedPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy beside the run's own, which agents ask by its name. Without `base_urls`, it is served as that is."""
+
+    model: str
+    base_urls: tuple[str, ...] = ()
+
+
 class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a scheduler, who plays, and the trainer that stands in for a real one.
 
@@ -23,7 +30,9 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
 
     model: str = "builtin:random"
     base_urls: tuple[str, ...] = ()
+    policies: Mapping[str, NamedPolicy] = {}
     agent: str = "chat"
+    team: Mapping[str, Any] = {}
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
@@ -101,12 +110,18 @@ def write_settings(path: Path, settings: RolloutSettings) -> None:
 
 def check_same(begun: RolloutSettings, now: RolloutSettings, run: str) -> None:
     """Refuse to go on with a run by settings that would make another one of it."""
-    for name, before, after in _differences(begun, now):
+    for name, before, after in _differences(_without_places(begun), _without_places(now)):
         if name.partition(".")[0] not in MAY_CHANGE:
             raise InvalidInput(
                 f"{run} was begun with {name} {before!r}, and it is {after!r} now; "
                 "go on with the settings it has (--resume without -c), or start a new run"
             )
+
+
+def _without_places(settings: RolloutSettings) -> RolloutSettings:
+    """Where further policies are served may change, as it may for the run's own."""
+    models = {name: NamedPolicy(model=policy.model) for name, policy in settings.policies.items()}
+    return msgspec.structs.replace(settings, policies=models)
 
 
 def _differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

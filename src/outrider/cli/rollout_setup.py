@@ -55,12 +55,18 @@ def episode_spec(settings: RolloutSettings) -> EpisodeSpec:
         max_retries=settings.max_retries,
         max_concurrency=settings.n_slots,
     )
+    policies = {
+        name: replace(policy, model=each.model, base_urls=each.base_urls or settings.base_urls)
+        for name, each in settings.policies.items()
+    }
     sampling = Sampling(
         temperature=settings.temperature, top_p=settings.top_p, max_tokens=settings.max_tokens, logprobs=True
     )
     return EpisodeSpec(
         agent=settings.agent,
+        team=settings.team,
         policy=policy,
+        policies=policies,
         environments={tag: environment_spec(tag, settings.env_of(tag)) for tag in settings.tags},
         sampling=sampling,
         max_turns=settings.max_turns,
@@ -95,7 +101,12 @@ async def check(settings: RolloutSettings) -> dict[str, list[Task]]:
     await check_episodes(replace(spec, environments={}))
     tasks = {}
     for tag, environment in spec.environments.items():
-        alone = replace(spec, environments={tag: environment}, policy=PolicySpec(model=ANY_MODEL))
+        alone = replace(
+            spec,
+            environments={tag: environment},
+            policy=PolicySpec(model=ANY_MODEL),
+            policies=dict.fromkeys(spec.policies, PolicySpec(model=ANY_MODEL)),
+        )
         try:
             tasks[tag] = await asyncio.to_thread(tasks_of, environment.name, settings.env_of(tag), seed=settings.seed)
             await check_episodes(alone, tasks[tag] or [Task(task_id=tag)])

@@ -17,7 +17,13 @@ _SECTIONS: Mapping[str, tuple[Callable[[Any], Any], ...]] = {
         setting("limit", int, "Only the first so many tasks."),
         setting("samples_per_task", int, "Rollouts per task; gives pass@k."),
         setting("seed", int, "Seeds of all rollouts derive from it."),
-        setting("agent", str, "chat, react, or module:function."),
+        setting(
+            "agent",
+            str,
+            "chat, react, module:function, or a team: team:search-critic, team:router, team:solver-verifier, "
+            "team:planner-actor, team:debate, team:proposer-solver, team:module:function.",
+        ),
+        mapping("team", "A setting of the team, such as max_rounds=2."),
         setting("max_turns", int, "Model calls per rollout."),
         setting("scorer", str, "exact_match, f1, contains, numeric, math, similarity, python, judge."),
         mapping("env", "A setting of the environment."),
@@ -27,6 +33,9 @@ _SECTIONS: Mapping[str, tuple[Callable[[Any], Any], ...]] = {
             "model", str, "Model of the server, or builtin:solver, builtin:random, builtin:noisy?p=0.3, replay:FILE."
         ),
         setting("base_url", str, "OpenAI-compatible endpoint; several may be given. [OPENAI_BASE_URL]", multiple=True),
+        click.option(
+            "--policy", "policies", multiple=True, metavar="NAME=MODEL", help="A further policy, for agents of a team."
+        ),
         setting("temperature", float, "Sampling temperature."),
         setting("top_p", float, "Sampling top-p."),
         setting("max_tokens", int, "Tokens per model call."),

@@ -12,12 +12,20 @@ from outrider.core.errors import InvalidInput
 from outrider.core.settings import read_yaml, settings_of
 
 
+class PolicySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy beside the run's own, which agents ask by its name. Without a `base_url`, it is served as that is."""
+
+    model: str
+    base_url: tuple[str, ...] = ()
+
+
 class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of a run. A YAML file names them as here; flags are the same with dashes.
 
     `num_rollouts` is how many rollouts run at once; `timeout` is per attempt, in seconds. `env` is the configuration of
     the environment, `scorer` a shorthand for `env.scorer`; `mcp`, servers whose tools are offered too, has no flag.
-    `machine` are settings of the machines' provider, `pool` those of the pool, see `PoolConfig`.
+    `policies` are those beside the run's own, for teams; a budget is for the calls of all, at the same prices.
+    `team` are settings of a team, `machine` those of the machines' provider, `pool` those of the pool: `PoolConfig`.
     """
 
     mode: str = ""
@@ -34,8 +42,10 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     store: str | None = None
 
     agent: str = "chat"
+    team: Mapping[str, Any] = {}
     model: str = "gpt-4.1-2025-04-14"
     base_url: tuple[str, ...] = ()
+    policies: Mapping[str, PolicySettings] = {}
     max_turns: int = MAX_TURNS
     max_retries: int = 3
     temperature: float | None = None
@@ -79,6 +89,8 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             value = getattr(self, field)
             if value is not None and not value > 0:
                 raise InvalidInput(f"{field} is {value}; give more than 0, or leave it out for no limit")
+        if "" in self.policies:
+            raise InvalidInput("policies has one without a name; the run's own is given by model and base_url")
         if self.max_retries < 0:
             raise InvalidInput(f"max_retries is {self.max_retries}; give 0 or more")
         if self.budget_money is not None and not (self.prompt_price or self.completion_price):
@@ -104,7 +116,7 @@ MACHINE_FIELDS = (
 """Settings that only a mode with machines uses."""
 
 
-MAPPINGS = ("env", "machine", "pool")
+MAPPINGS = ("env", "team", "machine", "pool")
 """Settings that hold settings themselves; those given as flags are put over those of a file one by one."""
 
 
@@ -112,11 +124,22 @@ def read_config(path: str | None, flags: Mapping[str, Any]) -> RunConfig:
     """The settings in a file, if there is one, with those given as flags put over them."""
     values = {} if path is None else read_yaml(Path(path))
     merged = {**values, **flags}
-    for name in MAPPINGS:
+    for name in (*MAPPINGS, "policies"):
         if not isinstance(values.get(name, {}), dict):
             raise InvalidInput(f"{path}: {name} must hold settings as `name: value`")
         merged[name] = {**values.get(name, {}), **flags.get(name, {})}
+    for name, given in flags.get("policies", {}).items():
+        before = values.get("policies", {}).get(name)
+        merged["policies"][name] = {**before, **given} if isinstance(before, dict) else given
     return settings_of(RunConfig, merged, path or "the flags")
+
+
+def policy_setting(text: str) -> tuple[str, dict[str, str]]:
+    """One `--policy NAME=MODEL`."""
+    name, _, model = text.partition("=")
+    if not (name and model):
+        raise InvalidInput(f"--policy {text!r}: write it as NAME=MODEL")
+    return name, {"model": model}
 
 
 def env_setting(text: str, flag: str = "--env") -> tuple[str, Any]:

@@ -54,8 +54,11 @@ class RunFolder:
 
 
 def lasting_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings by which a run must be gone on with."""
-    return {name: value for name, value in msgspec.to_builtins(config).items() if name not in MAY_CHANGE}
+    """The settings by which a run must be gone on with; of its further policies, the models."""
+    lasting = {name: value for name, value in msgspec.to_builtins(config).items() if name not in MAY_CHANGE}
+    models = {name: policy.model for name, policy in config.policies.items()}
+    del lasting["policies"]
+    return {**lasting, "policies": models} if models else lasting
 
 
 def new_folder(config: RunConfig, now: datetime) -> RunFolder:

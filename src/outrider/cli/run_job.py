@@ -89,6 +89,7 @@ class Job:
 
     def _facts(self) -> dict[str, Any]:
         facts = {name: getattr(self._config, name) for name in ("mode", "data", "model", "agent", "seed")}
+        facts |= {f"model of {name}": policy.model for name, policy in self._config.policies.items()}
         return {**facts, "data": facts["data"] or "the bundled tasks"}
 
     @property

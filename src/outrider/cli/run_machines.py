@@ -37,8 +37,9 @@ _NO_IMAGE = "desktops are made of what this host has installed"
 
 
 def uses_machines(config: RunConfig) -> bool:
+    """Whether the run has machines; an environment of the user's own may use some if they are asked for."""
     asked = config.use_vm_pool or config.pool_name is not None or config.provider_name is not None
-    return config.mode == OSWORLD or asked
+    return config.mode == OSWORLD or (asked and (config.mode in KINDS or ":" in config.mode))
 
 
 def machine_spec(config: RunConfig) -> MachineSpec:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from outrider.cli.run_config import MAPPINGS, RunConfig, env_setting
+from outrider.cli.run_config import MAPPINGS, RunConfig, env_setting, policy_setting
 
 _DEFAULTS = RunConfig()
 
@@ -46,4 +46,5 @@ def given_settings(flags: dict[str, Any]) -> dict[str, Any]:
     """The settings among the values of a command's options."""
     given = {name: value for name, value in flags.items() if name not in MAPPINGS and value not in (None, ())}
     texts = {name: flags.get(name) or () for name in MAPPINGS}
-    return {**given, **{name: dict(env_setting(text, f"--{name}") for text in texts[name]) for name in MAPPINGS}}
+    given |= {name: dict(env_setting(text, f"--{name}") for text in texts[name]) for name in MAPPINGS}
+    return given | {"policies": dict(map(policy_setting, flags.get("policies") or ()))}

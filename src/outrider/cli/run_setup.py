@@ -4,6 +4,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from outrider.agent.chat import MAX_TURNS
 from outrider.cli.run_config import MACHINE_FIELDS, RunConfig
 from outrider.cli.run_machines import LEAST_WAIT_SECONDS, OSWORLD, idle_machine_settings, slots, uses_machines
@@ -69,12 +71,18 @@ def episode_spec(config: RunConfig, tag: str, budget: Budget, supply: SupplySpec
         budget=budget,
         record_to=config.record,
     )
+    policies = {
+        name: structs.replace(policy, model=each.model, base_urls=each.base_url or config.base_url, budget=Budget())
+        for name, each in config.policies.items()
+    }
     sampling = Sampling(
         temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_tokens, logprobs=config.logprobs
     )
     return EpisodeSpec(
         agent=config.agent,
+        team=config.team,
         policy=policy,
+        policies=policies,
         environments={tag: EnvironmentSpec(name=config.mode, config=_environment_config(config))},
         sampling=sampling,
         max_turns=None if config.max_turns == MAX_TURNS else config.max_turns,

@@ -22,6 +22,8 @@ from outrider.evaluate.plan import PLAN_FILE, load_identity
 from outrider.evaluate.plot import count_text, seconds_text
 from outrider.evaluate.results import ResultLine, read_result
 from outrider.evaluate.runs import RunPlace, find_rollout, find_run, refuse_empty, run_rollouts
+from outrider.evaluate.timeline import statistics_of
+from outrider.orchestra.report import table
 from outrider.store import Store
 
 TABLE_ROWS = 100
@@ -213,6 +215,7 @@ class _Printer:
             for entry in held:
                 if not is_result(entry):
                     self._entry(entry)
+        self._team(conversation)
         self._end(conversation)
 
     def _header(self, conversation: Conversation) -> None:
@@ -235,6 +238,12 @@ class _Printer:
                 f"attempt {attempt.sequence_id} of {len(conversation.attempts)} on {visible(attempt.worker_id)}"
             )
         self._line(" · ".join(facts), "dim")
+
+    def _team(self, conversation: Conversation) -> None:
+        if conversation.deeds:
+            self._rule("where the time went", "")
+            for row in table(statistics_of(conversation.deeds)).splitlines():
+                self._line(f"  {row}")
 
     def _end(self, conversation: Conversation) -> None:
         result, attempt = conversation.result, conversation.attempt

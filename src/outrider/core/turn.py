@@ -18,7 +18,7 @@ RESET = "reset"
 """The name of the step that opens an episode."""
 
 
-CALL = "call"
+CALL = "team.call"
 """The name of the event that tells what became of a call of a team."""
 
 
@@ -117,6 +117,12 @@ def to_data(record: TurnRecord | StepRecord | CallOutcome) -> dict[str, Any]:
 
 def outcome_of(event: Event) -> CallOutcome:
     return msgspec.convert(event.data, CallOutcome)
+
+
+def outcomes_of(events: Iterable[Event]) -> dict[str, CallOutcome]:
+    """What became of each call, by its id."""
+    found = (outcome_of(event) for event in events if event.kind is EventKind.LOG and event.name == CALL)
+    return {outcome.id: outcome for outcome in found}
 
 
 def turn_of(event: Event) -> TurnRecord:

@@ -17,8 +17,9 @@ from outrider.core.chat import Message
 from outrider.core.errors import InvalidInput
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import Rollout
-from outrider.core.turn import StepRecord, TurnRecord
+from outrider.core.turn import CallOutcome, CallRecord, StepRecord, TurnRecord
 from outrider.evaluate.results import RESULT, ResultLine, recorded_step, recorded_turn, result_line
+from outrider.evaluate.timeline import Deed, outcomes_of, recorded_outcome, timeline_of
 from outrider.store import Store
 
 
@@ -39,8 +40,8 @@ class EntryKind(StrEnum):
     ARTIFACT = "artifact"
 
 
-class Call(Struct, frozen=True, kw_only=True):
-    """What a model call took."""
+class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a model call took; of a call in a team also which it was, and what became of it if that is known."""
 
     seconds: float
     prompt_tokens: int
@@ -50,6 +51,8 @@ class Call(Struct, frozen=True, kw_only=True):
     n_retries: int
     model: str
     policy_version: int
+    in_team: CallRecord | None = None
+    outcome: CallOutcome | None = None
 
 
 class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -70,13 +73,17 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
-    """One attempt of a rollout, unfolded; `attempt` is the one shown, `attempts` are all there were."""
+    """One attempt of a rollout, unfolded; `attempt` is the one shown, `attempts` are all there were.
+
+    `deeds` are what a team did when; there are none if no team was at work.
+    """
 
     result: ResultLine
     question: str
     attempt: Attempt | None
     attempts: Sequence[Attempt]
     entries: Sequence[Entry]
+    deeds: Sequence[Deed] = ()
 
 
 async def read_conversation(store: Store, rollout: Rollout, *, attempt: int | None = None) -> Conversation:
@@ -97,12 +104,13 @@ async def read_conversation(store: Store, rollout: Rollout, *, attempt: int | No
         attempt=shown,
         attempts=attempts,
         entries=entries_of(events, began_at=None if shown is None else shown.started_at),
+        deeds=timeline_of(events),
     )
 
 
-def entries_of(events: Iterable[Event], *, began_at: datetime | None = None) -> tuple[Entry, ...]:
+def entries_of(events: Sequence[Event], *, began_at: datetime | None = None) -> tuple[Entry, ...]:
     """What an attempt's events tell, in order."""
-    walk = _Walk(began_at)
+    walk = _Walk(began_at, outcomes_of(events))
     for event in events:
         walk.follow(event)
     return tuple(walk.entries)
@@ -111,9 +119,11 @@ def entries_of(events: Iterable[Event], *, began_at: datetime | None = None) -> 
 class _Walk:
     """The conversation as far as it has been told."""
 
-    def __init__(self, began_at: datetime | None) -> None:
+    def __init__(self, began_at: datetime | None, outcomes: Mapping[str, CallOutcome]) -> None:
         self.entries: list[Entry] = []
         self._began_at = began_at
+        self._outcomes = outcomes
+        self._calls: set[str] = set()
         self._turn = 0
         self._transcript: list[Message] = []
         self._tools: dict[str, str] = {}
@@ -127,7 +137,7 @@ class _Walk:
             self._follow_reward(event)
         elif (artifact := artifact_of(event)) is not None:
             self._add(EntryKind.ARTIFACT, event, text=artifact.name, artifact=artifact)
-        else:
+        elif (outcome := recorded_outcome(event)) is None or outcome.id not in self._calls:
             kind = EntryKind.ARTIFACT if event.kind is EventKind.ARTIFACT else EntryKind.LOG
             text = event.name if event.kind in (EventKind.LOG, EventKind.ARTIFACT) else f"{event.kind} {event.name}"
             self._add(kind, event, text=text.strip(), data=event.data)
@@ -141,7 +151,12 @@ class _Walk:
                 left_out.remove(message)
             else:
                 new.append(message)
-        if left_out:
+        if turn.call is not None:
+            self._calls.add(turn.call.id)
+            if turn.call.dropped:
+                text = f"{len(turn.call.dropped)} earlier replies did not fit into what the agent was shown"
+                self._add(EntryKind.TRIMMED, event, text=text, data={"calls": list(turn.call.dropped)})
+        elif left_out:
             characters = sum(len(message.content) for message in left_out)
             text = f"{len(left_out)} of {len(self._transcript)} earlier messages were not shown to the model"
             self._add(EntryKind.TRIMMED, event, text=text, data={"messages": len(left_out), "characters": characters})
@@ -156,6 +171,8 @@ class _Walk:
             n_retries=turn.n_retries,
             model=turn.model,
             policy_version=turn.policy_version,
+            in_team=turn.call,
+            outcome=None if turn.call is None else self._outcomes.get(turn.call.id),
         )
         self._add(EntryKind.MESSAGE, event, agent=event.name, message=turn.reply, call=call)
         self._tools |= {tool_call.id: tool_call.name for tool_call in turn.reply.tool_calls}

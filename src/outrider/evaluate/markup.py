@@ -16,6 +16,7 @@ from outrider.core.chat import Image, Message
 from outrider.core.errors import InvalidInput
 from outrider.evaluate.conversation import Call, Conversation, Entry, EntryKind, is_result
 from outrider.evaluate.plot import seconds_text
+from outrider.evaluate.waterfall import profile_html
 
 IMAGE_TYPES = frozenset({"image/png", "image/apng", "image/jpeg", "image/gif", "image/webp"})
 MAX_TEXT = 20_000
@@ -70,6 +71,7 @@ def _body(conversation: Conversation, omissions: Omissions) -> Iterator[str]:
         yield f'<div class="answers">{"".join(cells)}</div>'
     if result.metrics:
         yield _chips({name: f"{value:.6g}" for name, value in result.metrics.items()})
+    yield profile_html(conversation.deeds)
     for turn, entries in groupby(conversation.entries, key=lambda entry: entry.turn):
         yield _heading(turn, held := list(entries))
         for entry in held:
@@ -130,8 +132,12 @@ def _heading(turn: int, entries: list[Entry]) -> str:
 
 
 def call_text(call: Call) -> str:
-    """What a model call took, in a line: `1.2 s · 120 → 35 tokens · length`."""
-    parts = [seconds_text(call.seconds), f"{call.prompt_tokens:,} → {call.completion_tokens:,} tokens"]
+    """What a model call took, in a line: `1.2 s · 120 → 35 tokens · length`; in a team also whose it was."""
+    parts = [
+        *_team_text(call),
+        seconds_text(call.seconds),
+        f"{call.prompt_tokens:,} → {call.completion_tokens:,} tokens",
+    ]
     if call.cached_tokens:
         parts.append(f"{call.cached_tokens:,} cached")
     parts.append(call.finish_reason)
@@ -140,6 +146,24 @@ def call_text(call: Call) -> str:
     if call.policy_version:
         parts.append(f"version {call.policy_version}")
     return " · ".join([*parts, call.model] if call.model else parts)
+
+
+def _team_text(call: Call) -> Iterator[str]:
+    """Whose call it was, in which round, and what came of it: `critic · round 2 · verdict reject`."""
+    if (known := call.in_team) is None:
+        return
+    yield known.agent
+    yield f"round {known.round + 1}"
+    if known.route:
+        yield known.route
+    if known.policy:
+        yield f"policy {known.policy}"
+    if call.outcome is None:
+        yield "came to nothing"
+    elif call.outcome.verdict:
+        yield f"verdict {call.outcome.verdict}"
+    if call.outcome is not None and not call.outcome.used:
+        yield "not used"
 
 
 def _entry(entry: Entry, omissions: Omissions) -> str:

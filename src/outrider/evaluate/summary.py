@@ -16,10 +16,10 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
+from outrider.core.sketch import Sketch
 from outrider.core.status import RolloutStatus
 from outrider.evaluate.estimate import ClusteredMean, Estimate, pass_at, pass_sizes
 from outrider.evaluate.results import ResultLine
-from outrider.evaluate.sketch import Sketch
 from outrider.evaluate.spans import Spans
 
 SUCCESS_AT = 1.0

@@ -7,6 +7,7 @@ from outrider.orchestra.orchestra import BaseOrchestra, BatchResult, Orchestra
 from outrider.orchestra.performance import Performance
 from outrider.orchestra.profile import TeamStatistics
 from outrider.orchestra.rows import Row, rows_of
+from outrider.orchestra.search import SearchMultiAgentOrchestra
 from outrider.orchestra.team import Team
 from outrider.orchestra.verdict import Boxed, Outcome, Tag, Verdict, VerdictKind, VerdictRule
 
@@ -22,6 +23,7 @@ __all__ = [
     "Performance",
     "Reply",
     "Row",
+    "SearchMultiAgentOrchestra",
     "Tag",
     "Team",
     "TeamContext",

@@ -8,6 +8,7 @@ EpisodeKit(policy=policy, environments=…, agent=orchestra)   # or like any oth
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ class BatchResult(Struct, frozen=True, kw_only=True):
     statistics: TeamStatistics
 
 
-class BaseOrchestra:
+class BaseOrchestra(ABC):
     """A team: its agents, and `play`, its program over one sample, which a subclass gives.
 
     `needs` declares which agents need others to have spoken before: `team.gather` refuses to ask two at once of which
@@ -68,9 +69,9 @@ class BaseOrchestra:
         self._count = count
         self._profile = Profile(self.agents, print_every=print_every)
 
+    @abstractmethod
     async def play(self, team: Team) -> Answer:
         """The team's program."""
-        raise NotImplementedError
 
     async def __call__(self, task: Any, ctx: Context) -> Answer:  # noqa: ARG002 the context has it
         """As an agent: one episode."""
@@ -133,7 +134,7 @@ class BaseOrchestra:
         try:
             return await self.play(team)
         finally:
-            self._profile.add(team.spans)
+            self._profile.add(team.spans, sample=ctx.identity)
 
     def _prepared(self, policy: ChatPolicy) -> ChatPolicy:
         """The policy with its cache of tokens as the switch says, if it has one."""

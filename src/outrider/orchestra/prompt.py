@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from outrider.core.errors import InvalidInput
 
-PLACES = ("question", "context", "observation", "round", "step")
+PLACES = ("question", "opening", "context", "observation", "round", "step")
 """The places that every prompt may have."""
 
 _BRACED = re.compile(r"(?P<doubled>\{\{(?P<mentioned>[^\W\d]\w*+)\}\})|\{(?P<named>[^\W\d]\w*+)\}")

@@ -1,13 +1,13 @@
 """Training rows of a team's episode: one for each call that counted, in the order of the program."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from outrider.core.chat import Message
-from outrider.core.event import Event, EventKind
-from outrider.core.turn import CALL, CallOutcome, CallRecord, outcome_of, turns_of
+from outrider.core.event import Event
+from outrider.core.turn import CallOutcome, CallRecord, outcomes_of, turns_of
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -63,12 +63,6 @@ def rows_of(
         )
         for call, turn in sorted(made, key=lambda pair: pair[0].order)
     )
-
-
-def outcomes_of(events: Iterable[Event]) -> dict[str, CallOutcome]:
-    """What became of each call, by its id."""
-    found = (outcome_of(event) for event in events if event.kind is EventKind.LOG and event.name == CALL)
-    return {outcome.id: outcome for outcome in found}
 
 
 def _is_used(call: CallRecord, outcomes: dict[str, CallOutcome]) -> bool:

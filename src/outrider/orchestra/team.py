@@ -114,11 +114,12 @@ class Team:
         planned = [self._planned(name, "", {}) for name in names]
         if not self._performance.enable_parallel_agents:
             return await self._one_by_one(k, planned, accept)
-        tasks = [asyncio.ensure_future(self._caller.make(each)) for each in planned]
+        began_at = self.ctx.clock.time()
+        tasks = {asyncio.ensure_future(self._caller.make(each)): each.record for each in planned}
         accepted: list[Reply] = []
         decided: set[asyncio.Task[Made]] = set()
         try:
-            async for task in _in_order(tasks) if ordered else _as_they_end(tasks):
+            async for task in _in_order(list(tasks)) if ordered else _as_they_end(list(tasks)):
                 decided.add(task)
                 reply = self._kept(task.result())
                 if accept(reply):
@@ -127,7 +128,7 @@ class Team:
                     break
             return tuple(accepted)
         finally:
-            await self._discarded([task for task in tasks if task not in decided])
+            await self._discarded({task: call for task, call in tasks.items() if task not in decided}, began_at)
 
     async def parallel(self, *programs: Callable[["Team"], Awaitable[T]]) -> tuple[T, ...]:
         """Run programs beside each other, each with a team of its own that begins from what this one knows.
@@ -253,6 +254,7 @@ class Team:
         )
         known = {
             "question": self.task.question,
+            "opening": "\n\n".join(message.content for message in self.ctx.opening),
             "observation": "\n\n".join(self.observations),
             "round": str(self._state.round + 1),
             "step": str(len(self.observations) + 1),
@@ -278,11 +280,15 @@ class Team:
             visible_to=visible_to,
         )
 
-    async def _discarded(self, tasks: Sequence["asyncio.Task[Made]"]) -> None:
-        await _ended(tasks)
-        for task in tasks:
+    async def _discarded(self, calls: Mapping["asyncio.Task[Made]", CallRecord], began_at: float) -> None:
+        await _ended(list(calls))
+        for task, call in calls.items():
             if not task.cancelled() and task.exception() is None:
                 self._tell(task.result(), used=False)
+                continue
+            now = self.ctx.clock.time()
+            cut_off = Span(agent=call.agent, call_id=call.id, began_at=began_at, ended_at=now, used=False)
+            self.spans.append(replace(cut_off, model_seconds=now - began_at))
 
     def _tell(self, made: Made, *, used: bool) -> None:
         outcome = replace(made.outcome, used=used)

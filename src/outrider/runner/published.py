@@ -9,7 +9,7 @@ Invariants:
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec.structs import replace
@@ -26,8 +26,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Opened:
+    """A policy that was opened here. `roles` are the names and own specs of those in whose place it stands."""
+
     policy: ChatPolicy
+    roles: set[tuple[str, PolicySpec]] = field(default_factory=set)
     n_calls: int = 0
+
+    def serves(self, spec: PolicySpec, newest: PublishedPolicy) -> bool:
+        return any(_spec_of(own, newest.served(name)) == spec for name, own in self.roles)
 
 
 class PublishedPolicies:
@@ -46,9 +52,10 @@ class PublishedPolicies:
         if pin is None and not self._publications.is_needed:
             return Loan(policy)
         published, spec = await self._usable(reopening, name, pin, seconds)
-        if spec is None:
+        if spec is None or reopening is None:
             return Loan(policy, published.version)
         opened = self._opened[spec]
+        opened.roles.add((name, reopening.spec))
         opened.n_calls += 1
         return Loan(opened.policy, published.version, partial(self._given_back, opened))
 
@@ -63,9 +70,7 @@ class PublishedPolicies:
             self._call_ended.clear()
             newest = self._publications.newest
             for spec, opened in tuple(self._opened.items()):
-                if opened.n_calls == 0 and not any(
-                    _serves(spec, newest.served(name)) for name in ("", *newest.further)
-                ):
+                if opened.n_calls == 0 and not opened.serves(spec, newest):
                     del self._opened[spec]
                     await _closed(opened.policy)
 
@@ -105,10 +110,6 @@ def _spec_of(own: PolicySpec, served: Served) -> PolicySpec | None:
     """The policy to open where one is served; None: it is the worker's own."""
     spec = replace(own, model=served.model or own.model, base_urls=served.base_urls or own.base_urls)
     return None if spec == own else spec
-
-
-def _serves(spec: PolicySpec, served: Served) -> bool:
-    return _spec_of(spec, served) is None
 
 
 async def _closed(policy: ChatPolicy) -> None:

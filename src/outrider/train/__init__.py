@@ -1,11 +1,12 @@
 """What a trainer eats: trajectories as samples, groups as batches, advantages, and files of them."""
 
+from outrider.core.published import Served
 from outrider.train.advantage import AdvantageRule, Advantages, Estimator, GroupKey, Scale, Weighting, advantages_of
 from outrider.train.batch import Batch, Group, TokenAccount
 from outrider.train.config import CustomEnv, EnvManagerConfig, SchedulerConfig, read_scheduler_config
 from outrider.train.delivery import RolloutBatch
 from outrider.train.filters import GroupResult
-from outrider.train.sample import Sample, SampledTrajectory, SampleReport, TextTurn
+from outrider.train.sample import Sample, SampleCall, SampledTrajectory, SampleReport, TextTurn
 from outrider.train.samples import sampled, samples_of
 from outrider.train.scheduler import RolloutScheduler
 from outrider.train.status import SchedulerStatus
@@ -24,11 +25,13 @@ __all__ = [
     "RolloutBatch",
     "RolloutScheduler",
     "Sample",
+    "SampleCall",
     "SampleReport",
     "SampledTrajectory",
     "Scale",
     "SchedulerConfig",
     "SchedulerStatus",
+    "Served",
     "TextTurn",
     "TokenAccount",
     "ValidationResult",

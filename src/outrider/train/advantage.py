@@ -1,15 +1,15 @@
 """Advantages: how much better a sample was than what was to be expected, from the rewards of its group or batch.
 
-A row is a sample. Rows are compared within their key: their group, or their group and agent. If each trajectory counts
-once, a row weighs one over the number of rows that its trajectory has in the key, so a trajectory that was split into
-many samples has no more say than one that was not.
+A row is a sample. Rows are compared within their key: their group, their group and agent, or those and the round of
+their team. If each trajectory counts once, a row weighs one over the number of rows that its trajectory has in the key,
+so a trajectory that was split into many samples has no more say than one that was not.
 
 With r a row's reward, m the mean of its key, s the standard deviation there, n the number of rows or trajectories:
 
 - `grpo`: (r - m) / (s + epsilon), or r - m with `scale="none"`.
 - `rloo`: r minus the mean of the others, which leave out the row, or its whole trajectory if each counts once.
-- `reinforce++`: (r - M) / (S + epsilon), M and S over the whole batch, or over each agent's part of it.
-- `reinforce++-baseline`: (r - m) / (S + epsilon), S that of all r - m in the batch, or in each agent's part of it.
+- `reinforce++`: (r - M) / (S + epsilon), M and S over the whole batch, or over the part of each agent, or round.
+- `reinforce++-baseline`: (r - m) / (S + epsilon), S that of all r - m in the batch, or in that part.
 
 Where all rewards of a key are equal, there is nothing to learn from comparing: `grpo`, `rloo` and
 `reinforce++-baseline` give exactly 0 there, not what rounding leaves. So they do where a key has one member only.
@@ -19,6 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from outrider.core.errors import InvalidInput
 from outrider.train.arrays import NDArray, np
@@ -56,6 +59,7 @@ class GroupKey(StrEnum):
 
     GROUP = "group"
     GROUP_AND_AGENT = "group+agent"
+    GROUP_AGENT_AND_ROUND = "group+agent+round"
 
 
 class Weighting(StrEnum):
@@ -65,8 +69,7 @@ class Weighting(StrEnum):
     ROW = "row"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvantageRule:
+class AdvantageRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How advantages are computed. `scale` and `epsilon` do not concern `rloo`."""
 
     estimator: Estimator = Estimator.GRPO
@@ -80,7 +83,7 @@ class AdvantageRule:
             given = getattr(self, name)
             if given not in list(kind):
                 raise InvalidInput(f"{name} is {given!r}; it may be {', '.join(kind)}")
-            object.__setattr__(self, name, kind(given))
+            force_setattr(self, name, kind(given))
         if not (np.isfinite(self.epsilon) and self.epsilon >= 0):
             raise InvalidInput(f"epsilon is {self.epsilon!r}; give a number, 0 or more")
 
@@ -95,7 +98,7 @@ _CHOICES: dict[str, type[StrEnum]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Advantages:
-    """One value for each row. A key is (group, agent), the agent empty if rows are compared by group alone."""
+    """One value for each row. A key is a group and a part of it: nothing, an agent, or agent and round as `agent.0`."""
 
     values: NDArray[np.float32]
     n_keys: int
@@ -111,20 +114,22 @@ def advantages_of(
     *,
     trajectories: Sequence[Any] | None = None,
     agents: Sequence[str] | None = None,
+    rounds: Sequence[int] | None = None,
     rule: AdvantageRule | None = None,
 ) -> Advantages:
-    """The advantage of each row. Without `trajectories` each row is one; without `agents` there is one."""
+    """The advantage of each row. Without `trajectories` each row is one; without `agents` or `rounds` there is one."""
     rule = rule or AdvantageRule()
-    rows = _checked(rewards, groups, trajectories, agents)
+    n_rows = len(rewards)
+    _check_lengths(n_rows, groups=groups, trajectories=trajectories, agents=agents, rounds=rounds)
+    parts = _parts(rule.key, [""] * n_rows if agents is None else agents, [0] * n_rows if rounds is None else rounds)
+    rows = _checked(rewards, groups, trajectories, parts)
     if rows.rewards.size == 0:
         return Advantages(values=np.empty(0, np.float32), n_keys=0, zero_variance=(), single=())
-    by_agent = rule.key is GroupKey.GROUP_AND_AGENT
-    agent = rows.agents if by_agent else np.zeros_like(rows.agents)
-    key, first = _codes(rows.groups * (agent.max() + 1) + agent)
+    key, first = _codes(rows.groups * (rows.parts.max() + 1) + rows.parts)
     by_row = rule.weighting is Weighting.ROW
     members = _Members(rows.rewards, key, np.arange(key.size) if by_row else rows.trajectories)
-    values = _estimate(members, _Members(rows.rewards, agent, members.counted), rule)
-    names = [(str(groups[row]), str(agents[row]) if by_agent and agents is not None else "") for row in first]
+    values = _estimate(members, _Members(rows.rewards, rows.parts, members.counted), rule)
+    names = [(str(groups[row]), parts[row]) for row in first]
     return Advantages(
         values=values.astype(np.float32),
         n_keys=len(names),
@@ -140,7 +145,7 @@ class _Rows:
     rewards: Doubles
     groups: Codes
     trajectories: Codes
-    agents: Codes
+    parts: Codes
 
 
 class _Members:
@@ -181,7 +186,7 @@ class _Members:
 
 
 def _estimate(members: _Members, batch: _Members, rule: AdvantageRule) -> Doubles:
-    """`batch` holds the same rows with the whole batch, or each agent's part of it, as their key."""
+    """`batch` holds the same rows with the whole batch, or their part of it, as their key."""
     if rule.estimator is Estimator.RLOO:
         return members.silenced(members.rewards - members.means_of_others())
     if rule.estimator is Estimator.REINFORCE_PLUS_PLUS:
@@ -199,26 +204,35 @@ def _scaled(differences: Doubles, members: _Members, rule: AdvantageRule) -> Dou
     return np.divide(differences, divisors, out=np.zeros_like(differences), where=divisors > 0)
 
 
+def _check_lengths(n_rows: int, **given: Sequence[Any] | None) -> None:
+    for name, values in given.items():
+        if values is not None and len(values) != n_rows:
+            raise InvalidInput(f"there are {n_rows} rewards and {len(values)} {name}; give one for each row")
+
+
+def _parts(key: GroupKey, agents: Sequence[str], rounds: Sequence[int]) -> list[str]:
+    """The part of its group that each row is compared in."""
+    if key is GroupKey.GROUP:
+        return [""] * len(agents)
+    if key is GroupKey.GROUP_AND_AGENT:
+        return [str(agent) for agent in agents]
+    return [f"{agent}.{number}" for agent, number in zip(agents, rounds, strict=True)]
+
+
 def _checked(
     rewards: Sequence[float] | Doubles,
     groups: Sequence[str],
     trajectories: Sequence[Any] | None,
-    agents: Sequence[str] | None,
+    parts: Sequence[str],
 ) -> _Rows:
     values = np.asarray(rewards, np.float64)
-    n_rows = values.size
-    for name, given in (("groups", groups), ("trajectories", trajectories), ("agents", agents)):
-        if given is not None and len(given) != n_rows:
-            raise InvalidInput(f"there are {n_rows} rewards and {len(given)} {name}; give one for each row")
     wrong = np.flatnonzero(~(np.abs(values) <= LARGEST_REWARD))
     if wrong.size:
         raise InvalidInput(
             f"the reward of row {wrong[0]} is {values[wrong[0]]}; give a finite number, {LARGEST_REWARD:g} at most"
         )
-    group = _numbered(groups)
-    of_agent = np.zeros(n_rows, np.intp) if agents is None else _numbered(agents)
-    trajectory = np.arange(n_rows) if trajectories is None else _numbered(trajectories)
-    return _Rows(values, group, trajectory, of_agent)
+    trajectory = np.arange(values.size) if trajectories is None else _numbered(trajectories)
+    return _Rows(values, _numbered(groups), trajectory, _numbered(parts))
 
 
 def _numbered(names: Sequence[Any]) -> Codes:

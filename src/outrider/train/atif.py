@@ -23,7 +23,7 @@ from outrider.core.errors import InvalidInput
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import Rollout
 from outrider.core.trajectory import Trajectory
-from outrider.core.turn import Turn, TurnRecord, step_of, turns_of
+from outrider.core.turn import CALL, CallOutcome, Turn, TurnRecord, outcomes_of, step_of, turns_of
 from outrider.train import atif_document as atif
 from outrider.train.arrays import PACKED_FLOAT, PACKED_INT, np, unpacked
 from outrider.train.export import written_whole
@@ -45,8 +45,10 @@ def to_atif(trajectory: Trajectory) -> tuple[atif.Document, dict[str, bytes]]:
     agents = list(dict.fromkeys(turn.agent for turn in turns)) or [""]
     writers = {agent: _Writer(agent, files) for agent in agents}
     last, rewards, closing = _between(trajectory.events)
+    outcomes = outcomes_of(trajectory.events)
     for index, (turn, event) in enumerate(zip(turns, last, strict=True)):
-        writers[turn.agent].turn(index, turn, event, rewards.get(index))
+        facts = {"reward": rewards[index]} if index in rewards else {}
+        writers[turn.agent].turn(index, turn, event, facts | _call_facts(turn.record, outcomes))
     writers[turns[-1].agent if turns else ""].say(closing)
     rollout, attempt = trajectory.rollout, trajectory.attempt
     own_id = rollout.rollout_id if attempt is None else attempt.attempt_id
@@ -87,8 +89,8 @@ class _Writer:
         self._transcript: list[Message] = []
         self._records: list[TurnRecord] = []
 
-    def turn(self, index: int, turn: Turn, event: Event, reward: float | None) -> None:
-        """What the model was shown that is new, and what it answered."""
+    def turn(self, index: int, turn: Turn, event: Event, facts: Mapping[str, Any]) -> None:
+        """What the model was shown that is new, and what it answered; `facts` stand beside it."""
         pairs = zip(self._transcript, turn.request, strict=False)
         kept = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1] or pair[0] == pair[1], pairs))
         dropped = self._transcript[kept:]
@@ -102,8 +104,7 @@ class _Writer:
             "seconds": record.seconds,
         }
         extra |= {"dropped": len(dropped)} if dropped else {}
-        extra |= {"reward": reward} if reward is not None else {}
-        step = self._said(record.reply, extra, is_reply=True)
+        step = self._said(record.reply, {**extra, **facts}, is_reply=True)
         step = replace(
             step,
             timestamp=event.at.isoformat(),
@@ -246,6 +247,16 @@ def _between(events: Iterable[Event]) -> tuple[list[Event], dict[int, float], li
             if turns:
                 rewards[len(turns) - 1] = rewards.get(len(turns) - 1, 0.0) + step.reward
     return turns, rewards, closing
+
+
+def _call_facts(record: TurnRecord, outcomes: Mapping[str, CallOutcome]) -> dict[str, Any]:
+    """Which call of a team the turn is, and what became of it."""
+    if record.call is None:
+        return {}
+    outcome = outcomes.get(record.call.id)
+    return {CALL: msgspec.to_builtins(record.call)} | (
+        {} if outcome is None else {"outcome": msgspec.to_builtins(outcome)}
+    )
 
 
 def _facts(rollout: Rollout, events: Iterable[Event]) -> dict[str, Any]:

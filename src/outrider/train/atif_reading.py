@@ -10,7 +10,7 @@ import msgspec
 
 from outrider.core.chat import Image, Message, Role, ToolCall
 from outrider.core.errors import InvalidInput
-from outrider.core.turn import Turn, TurnRecord
+from outrider.core.turn import CALL, CallRecord, Turn, TurnRecord
 from outrider.train import atif_document as atif
 from outrider.train.arrays import PACKED_FLOAT, PACKED_INT, np
 from outrider.train.atif import MESSAGE
@@ -82,6 +82,7 @@ class _Reader:
             policy_version=extra.get("policy_version", 0),
             n_retries=extra.get("n_retries", 0),
             seconds=extra.get("seconds", 0.0),
+            call=msgspec.convert(extra[CALL], CallRecord) if CALL in extra else None,
         )
         return Turn(agent=self._agent, request=request, record=record)
 

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from outrider.core.errors import InvalidInput
-from outrider.train.advantage import AdvantageRule, Advantages, Weighting, advantages_of
+from outrider.train.advantage import AdvantageRule, Advantages, GroupKey, Weighting, advantages_of
 from outrider.train.arrays import Floats, Ints, NDArray, np
 from outrider.train.padding import Layout, Overlong, Pad, token_arrays
 from outrider.train.sample import Sample, SampledTrajectory, SampleReport
@@ -29,19 +29,21 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenAccount:
-    """Where the tokens of a batch went: what the policy wrote is in the loss, or known as text only."""
+    """Where the tokens of a batch went: what the policy wrote is in the loss, known as text only, or not used."""
 
     trained: int
     masked: int
     """Context: prompts, observations, templates, and completions that another sample trains."""
     text: int
     """Written, but without ids, as the server counted."""
+    unused: int
+    """Written in calls that a team's program went on without, as the server counted."""
     without_logprobs: int
     """Of those in the loss."""
 
     @property
     def generated(self) -> int:
-        return self.trained + self.text
+        return self.trained + self.text + self.unused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,11 +110,18 @@ class Batch:
 
     @property
     def weights(self) -> Floats:
-        """For each of `samples` what it counts in a loss: 1, or its share if each trajectory counts once."""
+        """For each of `samples` what it counts in a loss: 1, or its share if each trajectory counts once.
+
+        If agents are compared apart, those of a trajectory have equal shares in it, however often each has spoken.
+        """
         if self.rule.weighting is Weighting.ROW:
             return np.ones(len(self.samples), np.float32)
-        n_samples = np.bincount(self._table.trajectory, minlength=len(self.trajectories))
-        shares: Floats = (1 / n_samples[self._table.trajectory]).astype(np.float32)
+        trajectory = self._table.trajectory
+        agent = np.zeros_like(trajectory) if self.rule.key is GroupKey.GROUP else self._table.agent
+        part = trajectory * np.int64(len(self.agents)) + agent
+        n_samples = np.bincount(part)[part]
+        n_parts = np.rint(np.bincount(trajectory, 1 / n_samples))[trajectory]
+        shares: Floats = (1 / (n_samples * n_parts)).astype(np.float32)
         return shares
 
     @property
@@ -120,12 +129,36 @@ class Batch:
         """How turns went into samples, over all trajectories."""
         return sum((one.report for one in self.trajectories), SampleReport())
 
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies that its samples are by; the empty name is the run's own."""
+        return tuple(dict.fromkeys(sample.policy for sample in self.samples))
+
+    def by_policy(self) -> dict[str, "Batch"]:
+        """A batch for the trainer of each policy, under its name: its samples alone, compared among themselves.
+
+        Groups and trajectories in which it has said nothing are not in it, but for those in which nobody has.
+        """
+        return {
+            name: Batch.of(
+                [one.of_policy(name) for one in self.trajectories if not one.samples or name in one.policies],
+                version=self.version,
+                rule=self.rule,
+            )
+            for name in self.policies
+        }
+
+    def with_rule(self, rule: AdvantageRule) -> "Batch":
+        """The same batch with its advantages computed in another way."""
+        return Batch.of(self.trajectories, version=self.version, rule=rule)
+
     def token_accounting(self) -> TokenAccount:
         report = self.report
         return TokenAccount(
             trained=report.n_trained,
             masked=report.n_masked,
             text=report.n_text,
+            unused=report.n_unused_tokens,
             without_logprobs=report.n_without_logprobs,
         )
 
@@ -146,7 +179,7 @@ class Batch:
         `attention_mask`. Packed rows lie between neighbouring elements of `cu_seqlens`.
 
         For each row: `lengths`, `is_cut`, `row_trajectory`, `row_group`, `row_agent` (indices into `trajectories`,
-        `groups`, `agents`), `row_reward`, `row_advantage`, `row_weight`, `row_staleness`.
+        `groups`, `agents`), `row_round`, `row_reward`, `row_advantage`, `row_weight`, `row_staleness`.
 
         A row of more than `max_length` tokens is an error, or with `overlong="truncate"` loses its end: `is_cut` marks
         it, and `n_cut` counts the tokens of the loss that were lost.
@@ -180,6 +213,7 @@ class Batch:
             "row_trajectory": trajectory,
             "row_group": table.group[trajectory],
             "row_agent": table.agent[rows],
+            "row_round": table.round[rows],
             "row_reward": table.rewards[rows].astype(np.float32),
             "row_advantage": self.advantages.values[rows],
             "row_weight": self.weights[rows],
@@ -209,6 +243,7 @@ class _Table:
         self.group = np.repeat(np.arange(len(groups), dtype=np.int32), sizes)
         self.trajectory = np.repeat(np.arange(len(self.trajectories), dtype=np.int32), n_samples)
         self.agent = np.fromiter((places[sample.agent] for sample in self.samples), np.int32, len(self.samples))
+        self.round = np.fromiter((sample.round for sample in self.samples), np.int32, len(self.samples))
         self.rewards = np.array([sample.reward for sample in self.samples], np.float64)
         self.rows = np.flatnonzero([not sample.is_text for sample in self.samples])
 
@@ -253,11 +288,12 @@ def _advantages(groups: tuple[Group, ...], table: _Table, rule: AdvantageRule) -
     empty = [index for index, one in enumerate(table.trajectories) if not one.samples]
     trajectory = np.concatenate([table.trajectory, np.array(empty, np.int32)])
     names = [sample.agent for sample in table.samples] + [""] * len(empty)
+    rounds = [*table.round.tolist(), *(0 for _ in empty)]
     rewards = np.concatenate(
         [table.rewards, np.array([table.trajectories[index].reward for index in empty], np.float64)]
     )
     ids = [groups[index].group_id for index in table.group[trajectory]]
-    found = advantages_of(rewards, ids, trajectories=trajectory.tolist(), agents=names, rule=rule)
+    found = advantages_of(rewards, ids, trajectories=trajectory.tolist(), agents=names, rounds=rounds, rule=rule)
     return Advantages(
         values=found.values[: len(table.samples)],
         n_keys=found.n_keys,

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from outrider.core.errors import InvalidInput
 from outrider.core.settings import read_yaml, settings_of
+from outrider.train.advantage import AdvantageRule
 
 UNBOUNDED: Literal["unbounded"] = "unbounded"
 
@@ -126,7 +127,8 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     step of the environment), per trajectory, per `get_batch`. A member whose environment shows no progress for
     `hedge_seconds` is started a second time beside the first, and the first to end counts; None: never.
     `max_refills` is how often a member that failed is started again. No more groups are opened than a batch takes
-    while finished trajectories that wait for a trainer take up `max_buffer_bytes` in the store.
+    while finished trajectories that wait for a trainer take up `max_buffer_bytes` in the store. `advantages` says how
+    those of a batch are computed.
     """
 
     train_env_manager: EnvManagerConfig = EnvManagerConfig()
@@ -136,6 +138,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     async_generation_ratio: float = 0.0
     max_staleness: int | Literal["unbounded"] | None = None
     filters: tuple[str, ...] = ()
+    advantages: AdvantageRule = AdvantageRule()
     turn_seconds: float = 300.0
     trajectory_seconds: float = 3600.0
     batch_seconds: float = 7200.0

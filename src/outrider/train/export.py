@@ -1,8 +1,9 @@
 """Batches as files for any trainer: a line, or a row, for each sample, with the same columns in JSONL and Parquet.
 
 Columns: `ids`, `mask`, `logprobs` and `versions` with an element for each token; `group_id`, `rollout_id`, `agent`,
-`turns`, `reward`, `advantage`, `weight`, `staleness` and `version`, `tag`, `seed`, `stop_reason`, `truncated`; and
-`text`, the turns without token ids. What is read back equals what was written. A file appears when it is complete.
+`turns`, `reward`, `advantage`, `weight`, `staleness` and `version`, `tag`, `seed`, `stop_reason`, `truncated`; `text`,
+the turns without token ids; and `calls`, which call of a team each turn is. What is read back equals what was written.
+A file appears when it is complete.
 """
 
 import os
@@ -18,7 +19,7 @@ from msgspec import Meta, Struct
 from outrider.core.errors import InvalidInput
 from outrider.train.arrays import frozen, np
 from outrider.train.batch import Batch
-from outrider.train.sample import Sample, TextTurn
+from outrider.train.sample import Sample, SampleCall, TextTurn
 
 SCHEMA = 1
 """Raised when a column changes so that an older reader would misread it."""
@@ -64,6 +65,7 @@ class Line(Struct, frozen=True, kw_only=True):
     logprobs: list[float | None]
     versions: list[_Version]
     text: tuple[TextTurn, ...]
+    calls: tuple[SampleCall, ...] = ()
 
 
 def exported(batch: Batch) -> Iterator[ExportedSample]:
@@ -110,7 +112,7 @@ def read_jsonl(path: str | Path) -> Iterator[ExportedSample]:
 
 
 def plain_columns(each: ExportedSample) -> dict[str, Any]:
-    """All columns but those with an element for each token, and the text."""
+    """All columns but those with an element for each token, the text and the calls."""
     sample = each.sample
     return {
         "rollout_id": sample.rollout_id,
@@ -130,12 +132,12 @@ def plain_columns(each: ExportedSample) -> dict[str, Any]:
 
 
 def from_columns(columns: dict[str, Any]) -> ExportedSample:
-    """The sample of these columns: arrays for tokens, which must be equally long, and a tuple of text turns."""
+    """The sample of these columns: arrays for tokens, which must be equally long, tuples of text turns and of calls."""
     arrays = {name: frozen(columns[column]) for name, column in TOKEN_COLUMNS.items()}
     if len({array.size for array in arrays.values()}) > 1:
         sizes = ", ".join(f"{column} {columns[column].size}" for column in TOKEN_COLUMNS.values())
         raise InvalidInput(f"the columns have different lengths: {sizes}")
-    of_sample = ("rollout_id", "group_id", "agent", "reward", "stop_reason", "truncated", "text")
+    of_sample = ("rollout_id", "group_id", "agent", "reward", "stop_reason", "truncated", "text", "calls")
     sample = Sample(**arrays, turns=tuple(columns["turns"]), **{name: columns[name] for name in of_sample})
     of_batch = ("tag", "seed", "advantage", "weight", "staleness", "version")
     return ExportedSample(sample=sample, **{name: columns[name] for name in of_batch})
@@ -168,6 +170,7 @@ def _line(each: ExportedSample) -> Line:
         logprobs=sample.logprobs.tolist(),
         versions=sample.versions.tolist(),
         text=sample.text,
+        calls=sample.calls,
     )
 
 

@@ -1,6 +1,6 @@
 """The export's columns as a Parquet file."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,13 @@ from outrider.train.export import (
     plain_columns,
     written_whole,
 )
-from outrider.train.sample import TextTurn
+from outrider.train.sample import SampleCall, TextTurn
 
 ROWS_AT_ONCE = 1024
 """How many samples are held in Arrow's form while a file is written or read."""
+
+_JSON: Mapping[str, Any] = {"text": tuple[TextTurn, ...], "calls": tuple[SampleCall, ...]}
+"""Columns that hold JSON, and what it is read as."""
 
 _SCHEMA_KEY = b"outrider.schema"
 
@@ -80,7 +83,7 @@ def _schema(pa: Any) -> Any:
         "mask": pa.list_(pa.bool_()),
         "logprobs": pa.list_(pa.float32()),
         "versions": pa.list_(pa.int32()),
-        "text": pa.string(),
+        **dict.fromkeys(_JSON, pa.string()),
     }
     may_be_null = {"group_id", "tag", "seed", "reward"}
     columns = [pa.field(name, kind, nullable=name in may_be_null) for name, kind in kinds.items()]
@@ -88,7 +91,7 @@ def _schema(pa: Any) -> Any:
 
 
 def _table(pa: Any, schema: Any, some: Sequence[ExportedSample]) -> Any:
-    rows = [{**plain_columns(each), "text": _to_json(each.sample.text)} for each in some]
+    rows = [plain_columns(each) | {name: _to_json(getattr(each.sample, name)) for name in _JSON} for each in some]
     columns = {name: pa.array([row[name] for row in rows], schema.field(name).type) for name in rows[0]}
     offsets = np.cumsum([0, *(each.sample.n_tokens for each in some)], dtype=np.int64)
     if offsets[-1] > np.iinfo(np.int32).max:
@@ -102,6 +105,8 @@ def _table(pa: Any, schema: Any, some: Sequence[ExportedSample]) -> Any:
 def _check(pa: Any, found: Any, path: str | Path) -> None:
     for field in _schema(pa):
         place = found.get_field_index(field.name)
+        if place < 0 and field.name == "calls":
+            continue  # files from before there were teams
         if place < 0:
             raise InvalidInput(f"{path}: there is no column {field.name!r}; give a file that write_parquet has written")
         if found.field(place).type != field.type:
@@ -117,10 +122,10 @@ def _samples(batch: Any, path: str | Path) -> Iterator[ExportedSample]:
     for number, row in enumerate(batch.select(names).to_pylist()):
         arrays = {name: lists[number] for name, lists in tokens.items()}
         try:
-            text = msgspec.json.decode(row["text"], type=tuple[TextTurn, ...])
+            read = {name: msgspec.json.decode(row.get(name, "[]"), type=kind) for name, kind in _JSON.items()}
         except msgspec.DecodeError as exc:
-            raise InvalidInput(f"{path}: the text of rollout {row['rollout_id']!r} cannot be read: {exc}") from exc
-        yield from_columns({**row, **arrays, "text": text})
+            raise InvalidInput(f"{path}: a text of rollout {row['rollout_id']!r} cannot be read: {exc}") from exc
+        yield from_columns({**row, **arrays, **read})
 
 
 def _lists(column: Any, name: str) -> list[NDArray[Any]]:
@@ -133,5 +138,5 @@ def _lists(column: Any, name: str) -> list[NDArray[Any]]:
     return [flat[start:end].copy() for start, end in pairwise(offsets)]
 
 
-def _to_json(text: tuple[TextTurn, ...]) -> str:
-    return msgspec.json.encode(text).decode()
+def _to_json(values: tuple[Any, ...]) -> str:
+    return msgspec.json.encode(values).decode()

@@ -1,6 +1,7 @@
 """A sample: flat tokens with loss mask, log-probabilities and versions; and a trajectory that consists of samples."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from outrider.core.chat import Message
@@ -18,9 +19,27 @@ class TextTurn:
     version: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCall:
+    """The call of a team that a turn is.
+
+    `verdict` is what its answer was read as, if that is one; `route` why it was made, if the program says so. `reads`
+    and `dropped` are the ids of the calls whose words it was shown, and of those that did not fit.
+    """
+
+    id: str
+    round: int = 0
+    verdict: str = ""
+    route: str = ""
+    reads: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    policy: str = ""
+    """Which of the run's policies answered it; empty: the run's own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """One sequence of one trajectory, or, without tokens, the text turns of one agent.
+    """One sequence of one trajectory, or, without tokens, the text turns of one agent, in a team those of one call.
 
     The arrays are read-only and have one element for each token; `logprobs[i]` is that of `tokens[i]` itself. The loss
     mask is true on completions, each in one sample only; outside of it log-probabilities are 0. A log-probability that
@@ -35,7 +54,9 @@ class Sample:
     rollout_id: str = ""
     group_id: str | None = None
     turns: tuple[int, ...] = ()
-    """Which turns of the trajectory are trained on here."""
+    """Which turns of the trajectory are trained on here. In a team they are numbered as its program made them."""
+    calls: tuple[SampleCall, ...] = ()
+    """The calls of a team that these turns are, one for each."""
     reward: float | None = None
     stop_reason: str = ""
     truncated: bool = False
@@ -45,6 +66,16 @@ class Sample:
     @property
     def is_text(self) -> bool:
         return bool(self.text)
+
+    @property
+    def policy(self) -> str:
+        """Which of the run's policies said it all; empty: the run's own."""
+        return self.calls[0].policy if self.calls else ""
+
+    @property
+    def round(self) -> int:
+        """The round of its team in which it begins."""
+        return self.calls[0].round if self.calls else 0
 
     @property
     def n_tokens(self) -> int:
@@ -79,6 +110,10 @@ class SampleReport:
     """Completion tokens without ids, as the server counted them."""
     n_without_logprobs: int = 0
     """Tokens in the loss whose log-probability is not known."""
+    n_unused: int = 0
+    """Further turns, which are in no sample: calls that a team's program went on without."""
+    n_unused_tokens: int = 0
+    """Completion tokens of those, as the server counted them."""
 
     @property
     def merge_ratio(self) -> float:
@@ -88,7 +123,7 @@ class SampleReport:
     @property
     def n_generated(self) -> int:
         """Every token that the policy has written, once."""
-        return self.n_trained + self.n_text
+        return self.n_trained + self.n_text + self.n_unused_tokens
 
     def __add__(self, other: Self) -> Self:
         return type(self)(
@@ -111,7 +146,22 @@ class SampledTrajectory:
     last_version: int | None = None
     """The newest policy that had a part in it."""
     samples: tuple[Sample, ...] = ()
-    report: SampleReport = SampleReport()
+    reports: Mapping[str, SampleReport] = field(default_factory=dict)
+    """By policy; the empty name is the run's own."""
+
+    @property
+    def report(self) -> SampleReport:
+        return sum(self.reports.values(), SampleReport())
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Those that its samples are by."""
+        return tuple(dict.fromkeys(sample.policy for sample in self.samples))
+
+    def of_policy(self, name: str) -> Self:
+        """What this policy has said in it, and nothing else."""
+        own = tuple(sample for sample in self.samples if sample.policy == name)
+        return replace(self, samples=own, reports={key: one for key, one in self.reports.items() if key == name})
 
 
 def no_tokens() -> dict[str, NDArray[Any]]:

@@ -4,16 +4,17 @@ Never re-tokenised: ids are those that the engine read and wrote. A turn whose i
 together, is kept as text, and counted as such.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from outrider.core.errors import InvalidInput
 from outrider.core.event import Event, EventKind, RecordedEvent
 from outrider.core.trajectory import Trajectory
-from outrider.core.turn import Turn, TurnRecord, step_of, turns_of
+from outrider.core.turn import CallOutcome, Turn, TurnRecord, outcomes_of, step_of, turns_of
 from outrider.train.arrays import PACKED_INT, np, unpacked
-from outrider.train.sample import Sample, SampledTrajectory, SampleReport, TextTurn, no_tokens
+from outrider.train.sample import Sample, SampleCall, SampledTrajectory, SampleReport, TextTurn, no_tokens
 from outrider.train.sequence import TokenTurn, sequences_of
 
 RESULT = "result"
@@ -34,29 +35,108 @@ def samples_of(source: Trajectory | Sequence[Event]) -> tuple[Sample, ...]:
 
 
 def sampled(source: Trajectory | Sequence[Event], *, reward: float | None = None) -> SampledTrajectory:
-    """The trajectory with its samples and a report on them. `reward` stands in for that of the rollout."""
+    """The trajectory with its samples and a report on them. `reward` stands in for that of the rollout.
+
+    The turns of a team are taken in the order in which its program made them, whenever they ended, so its samples are
+    the same whatever the schedule. Calls that the program went on without are left out, and counted.
+    """
     events = source.events if isinstance(source, Trajectory) else source
-    bare = _bare(source, reward)
-    turns = turns_of(events)
-    tokens = [_token_turn(index, turn.record) for index, turn in enumerate(turns)]
+    outcomes = outcomes_of(events)
+    turns: list[Turn] = []
+    reports: defaultdict[str, SampleReport] = defaultdict(SampleReport)
+    for turn in sorted(turns_of(events), key=_place):
+        if _is_used(turn, outcomes):
+            turns.append(turn)
+        else:
+            reports[_policy(turn)] += SampleReport(n_unused=1, n_unused_tokens=turn.record.completion_tokens)
+    told = _Told(_bare(source, reward), turns, outcomes)
     samples: list[Sample] = []
-    n_forks = 0
-    for agent in dict.fromkeys(turn.agent for turn in turns):
-        own = [index for index, turn in enumerate(turns) if turn.agent == agent]
-        sequences = sequences_of(turn for index in own if (turn := tokens[index]) is not None)
-        n_forks += sum(sequence.is_fork for sequence in sequences)
-        samples += (_sample(bare, turns, sequence.indices, **sequence.arrays()) for sequence in sequences)
-        if texts := [index for index in own if tokens[index] is None]:
-            text = tuple(_text_turn(index, turns[index]) for index in texts)
-            samples.append(_sample(bare, turns, texts, **no_tokens(), text=text))
+    for agent, policy in dict.fromkeys((turn.agent, _policy(turn)) for turn in turns):
+        own = [index for index, turn in enumerate(turns) if (turn.agent, _policy(turn)) == (agent, policy)]
+        made, report = told.samples(own)
+        samples += made
+        reports[policy] += report
     versions = [turn.record.policy_version for turn in turns]
     return replace(
-        bare,
+        told.bare,
         first_version=versions[0] if versions else None,
         last_version=max(versions, default=None),
         samples=tuple(samples),
-        report=_report(samples, turns, tokens, n_forks),
+        reports=dict(reports),
     )
+
+
+def _place(turn: Turn) -> tuple[bool, tuple[int, ...]]:
+    """Where the turn stands among those of its trajectory; turns of no team stay as they are."""
+    call = turn.record.call
+    return (call is None, () if call is None else call.order)
+
+
+def _is_used(turn: Turn, outcomes: Mapping[str, CallOutcome]) -> bool:
+    call = turn.record.call
+    return call is None or (call.id in outcomes and outcomes[call.id].used)
+
+
+def _policy(turn: Turn) -> str:
+    return "" if turn.record.call is None else turn.record.call.policy
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What was said in a trajectory: the turns that count, in their order, and what became of those of a team."""
+
+    bare: SampledTrajectory
+    turns: Sequence[Turn]
+    outcomes: Mapping[str, CallOutcome]
+
+    def samples(self, own: Sequence[int]) -> tuple[list[Sample], SampleReport]:
+        """The samples of these turns, all of one agent."""
+        tokens = [_token_turn(index, self.turns[index].record) for index in own]
+        sequences = sequences_of(turn for turn in tokens if turn is not None)
+        samples = [self._sample(sequence.indices, **sequence.arrays()) for sequence in sequences]
+        for indices in self._texts(index for index, turn in zip(own, tokens, strict=True) if turn is None):
+            text = tuple(_text_turn(index, self.turns[index]) for index in indices)
+            samples.append(self._sample(indices, **no_tokens(), text=text))
+        n_forks = sum(sequence.is_fork for sequence in sequences)
+        return samples, _report(samples, [self.turns[index] for index in own], tokens, n_forks)
+
+    def _texts(self, indices: Iterable[int]) -> Iterator[list[int]]:
+        """Turns without ids that are one sample: each call of a team by itself, all others together."""
+        together = []
+        for index in indices:
+            if self.turns[index].record.call is None:
+                together.append(index)
+            else:
+                yield [index]
+        if together:
+            yield together
+
+    def _sample(self, indices: Sequence[int], **content: Any) -> Sample:
+        last, bare = self.turns[indices[-1]], self.bare
+        return Sample(
+            agent=last.agent,
+            rollout_id=bare.rollout_id,
+            group_id=bare.group_id,
+            turns=tuple(indices),
+            calls=tuple(self._calls(indices)),
+            reward=bare.reward,
+            stop_reason=bare.stop_reason,
+            truncated=bare.truncated or last.record.finish_reason == CUT,
+            **content,
+        )
+
+    def _calls(self, indices: Sequence[int]) -> Iterator[SampleCall]:
+        for index in indices:
+            if (call := self.turns[index].record.call) is not None:
+                yield SampleCall(
+                    id=call.id,
+                    round=call.round,
+                    verdict=self.outcomes[call.id].verdict,
+                    route=call.route,
+                    reads=call.reads,
+                    dropped=call.dropped,
+                    policy=call.policy,
+                )
 
 
 def _bare(source: Trajectory | Sequence[Event], reward: float | None) -> SampledTrajectory:
@@ -72,21 +152,6 @@ def _bare(source: Trajectory | Sequence[Event], reward: float | None) -> Sampled
         seed=rollout.seed,
         reward=rollout.reward if reward is None else reward,
         **_ending(source.events),
-    )
-
-
-def _sample(bare: SampledTrajectory, turns: Sequence[Turn], indices: Sequence[int], **content: Any) -> Sample:
-    """A sample of these turns, all of one agent."""
-    last = turns[indices[-1]]
-    return Sample(
-        agent=last.agent,
-        rollout_id=bare.rollout_id,
-        group_id=bare.group_id,
-        turns=tuple(indices),
-        reward=bare.reward,
-        stop_reason=bare.stop_reason,
-        truncated=bare.truncated or last.record.finish_reason == CUT,
-        **content,
     )
 
 
@@ -154,7 +219,7 @@ def _report(
 
 
 def _drifted(turns: Sequence[Turn], tokens: Sequence[TokenTurn | None]) -> Iterator[int]:
-    """The turns whose messages go on from an earlier turn of their agent while their ids do not."""
+    """The turns of an agent whose messages go on from an earlier one while their ids do not."""
     for index, (turn, own) in enumerate(zip(turns, tokens, strict=True)):
         if own is None:
             continue
@@ -169,8 +234,7 @@ def _drifted(turns: Sequence[Turn], tokens: Sequence[TokenTurn | None]) -> Itera
 def _goes_on(earlier: Turn, turn: Turn) -> bool:
     n_said = len(earlier.request)
     return (
-        earlier.agent == turn.agent
-        and len(turn.request) > n_said
+        len(turn.request) > n_said
         and turn.request[n_said] == earlier.record.reply
         and turn.request[:n_said] == earlier.request
     )

@@ -31,7 +31,7 @@ from outrider.core.account import Tally
 from outrider.core.clock import Clock, SystemClock, sleep, utc
 from outrider.core.errors import BatchLate, InvalidInput
 from outrider.core.ledger import LEDGER_KEY, GroupEntry, GroupState, Ledger
-from outrider.core.published import POLICY_KEY, PublishedPolicy, published_in
+from outrider.core.published import POLICY_KEY, PublishedPolicy, Served, published_in
 from outrider.core.status import LIVE, QUEUED, Mode
 from outrider.core.task import Task
 from outrider.core.tasks import uninterrupted
@@ -62,7 +62,8 @@ NEXT_KEY = "policy_next"
 class RolloutScheduler:
     """One trainer's source of batches. `name` is that of its ledger in the store: use it again to go on after a crash.
 
-    `tasks` are those of each tag, for environments that need them. `rule` computes the advantages of a batch.
+    `tasks` are those of each tag, for environments that need them. `rule` computes the advantages of a batch, instead
+    of the configuration's.
     """
 
     def __init__(
@@ -79,12 +80,13 @@ class RolloutScheduler:
         self._config = config
         self._name = name
         self._tasks = tasks or {}
-        self._rule = rule
+        self._rule = rule or config.advantages
         self._clock = clock or SystemClock()
         self._driver: Driver | None = None
         self._running: asyncio.Task[None] | None = None
         self._published: PublishedPolicy | None = None
         self._validations: set[asyncio.Future[None]] = set()
+        self._heard: set[str] = set()
         for warning in warnings_of(config):
             _log.warning(warning)
 
@@ -141,6 +143,7 @@ class RolloutScheduler:
             driver.give_back(waiter)
             raise
         driver.took(waiter)
+        self._heard.update(batch.batch.policies)
         return batch
 
     async def publish(
@@ -149,16 +152,20 @@ class RolloutScheduler:
         *,
         model: str | None = None,
         base_urls: Sequence[str] = (),
+        policies: Mapping[str, Served] | None = None,
         acknowledge: bool = True,
     ) -> int:
         """Announce the next version of the policy, which is served already; its number.
 
-        Where nothing else is said it is served as the one before. Every batch that `get_batch` has returned is
-        acknowledged: turn that off to do it yourself, once what you learnt from it is safe. A validation that runs on a
-        policy served at the same place is waited for.
+        Where nothing else is said it is served as the one before. `policies` are those beside the run's own, by name;
+        the version is that of all together. Every batch that `get_batch` has returned is acknowledged: turn that off to
+        do it yourself, once what you learnt from it is safe. A validation that runs on a policy served at the same
+        place is waited for.
         """
         driver = self._driving
-        if not self._moves(model, base_urls):
+        further = self._checked(policies or {})
+        news = PublishedPolicy(model=model, base_urls=tuple(base_urls), further=further)
+        if not all(self._moves(news)):
             while self._validations:
                 await asyncio.wait(self._validations)
 
@@ -166,11 +173,8 @@ class RolloutScheduler:
             wanted = driver.schedule.rule.version + 1
             if version is not None and version != wanted:
                 raise InvalidInput(f"the policy is at version {wanted - 1}: publish {wanted} next, not {version}")
-            before = self._policy
-            served = replace(
-                before, version=wanted, model=model or before.model, base_urls=tuple(base_urls) or before.base_urls
-            )
-            if self._moves(model, base_urls):  # whoever goes on after a crash must know where it is served
+            served = replace(news, version=wanted, paused=self._policy.paused).after(self._policy)
+            if any(self._moves(news)):  # whoever goes on after a crash must know where it is served
                 await self._put({NEXT_KEY: msgspec.to_builtins(served)})
             await driver.publish(wanted, acknowledge=acknowledge)
             await self._announce(served)
@@ -287,10 +291,17 @@ class RolloutScheduler:
         if left_over := sorted(own.difference(member_ids)):
             await self._store.cancel_rollouts(left_over)
 
-    def _moves(self, model: str | None, base_urls: Sequence[str]) -> bool:
-        """Whether this is another place than where the policy is served now."""
-        before = self._policy
-        return (model or before.model, tuple(base_urls) or before.base_urls) != (before.model, before.base_urls)
+    def _checked(self, policies: Mapping[str, Served]) -> dict[str, Served]:
+        if "" in policies:
+            raise InvalidInput("policies has one without a name; the run's own is published by model and base_urls")
+        for name in sorted(policies.keys() - self._heard) if self._heard else ():
+            _log.warning("policy %r is published, and no sample so far is by it; is that its name?", name)
+        return {name: replace(served, base_urls=tuple(served.base_urls)) for name, served in policies.items()}
+
+    def _moves(self, news: PublishedPolicy) -> list[bool]:
+        """For each policy whether it is to be served at another place than now."""
+        before, after = self._policy, news.after(self._policy)
+        return [after.served(name) != before.served(name) for name in ("", *after.further)]
 
     async def _announce(self, policy: PublishedPolicy) -> None:
         """Tell the workers. What they are told is in the ledger already, so only its owner tells them."""

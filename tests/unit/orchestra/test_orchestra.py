@@ -114,6 +114,8 @@ def test_the_first_accepted_reply_wins_by_the_order_given_and_the_losers_are_can
             ["x"], policy=speaker, clock=LoopClock()
         )
         assert result.outcomes[0].output == "b"
+        wasted = {one.agent: one.n_wasted for one in result.statistics.agents if one.agent}
+        assert wasted == {"a": 0, "b": 0, "c": int(parallel)}
         return result.rows, speaker.n_cancelled
 
     rows, n_cancelled = run_virtual(play(parallel=True), limit_seconds=100)
@@ -237,7 +239,16 @@ async def test_different_agents_may_ask_different_policies():
 )
 def test_a_team_that_cannot_be_is_refused(agents: list[Agent], settings: dict[str, object], says: str):
     with pytest.raises(InvalidInput, match=says):
-        BaseOrchestra(agents, **settings)  # type: ignore[arg-type]
+        Orchestra(agents, play_nothing, **settings)  # type: ignore[arg-type]
+
+
+async def play_nothing(team: Team) -> None:
+    """Asks nobody."""
+
+
+def test_a_team_needs_a_program():
+    with pytest.raises(TypeError, match="abstract"):
+        BaseOrchestra([Agent(name="a", prompt="")])  # type: ignore[abstract]
 
 
 async def test_an_unknown_agent_is_named_with_the_nearest():

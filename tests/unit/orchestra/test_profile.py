@@ -133,7 +133,7 @@ def test_a_sample_without_calls_and_a_clock_that_goes_back_count_and_break_nothi
     profile.add([])
     profile.add([span("a", 1, 0.5, parse_seconds=-0.5)])
     found = profile.statistics()
-    assert (found.n_samples, found.n_calls, found.wall.sum, found.own_share) == (2, 1, 0.0, 0.0)
+    assert (found.n_samples, found.n_calls, found.wall.sum, found.own_share, found.slowest) == (2, 1, 0.0, 0.0, ())
     assert "2 samples, 0 s each" in table(found)
 
 

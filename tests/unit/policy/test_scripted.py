@@ -157,7 +157,7 @@ async def test_a_name_option_or_value_that_there_is_not_is_refused(model: str, m
 
 
 def test_every_bundled_environment_has_its_script():
-    assert list(bundled_scripts()) == ["games", "math", "rag", "web", "osworld", "python"]
+    assert list(bundled_scripts()) == ["teams", "games", "math", "rag", "web", "osworld", "python"]
 
 
 def test_scripts_do_not_understand_what_is_not_theirs():

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
+from msgspec import to_builtins
 
 from guessing import memory, scripted
 from leaks import no_leaks
@@ -13,7 +13,7 @@ from outrider.agent.lending import Loan, Reopening
 from outrider.core.chat import Message, assistant
 from outrider.core.clock import Clock, SystemClock
 from outrider.core.errors import InvalidInput, PolicyError, StoreUnavailable
-from outrider.core.published import POLICY_KEY, PublishedPolicy
+from outrider.core.published import POLICY_KEY, PublishedPolicy, Served
 from outrider.policy import ChatPolicy, Completion
 from outrider.policy.spec import PolicySpec
 from outrider.runner.publications import PIN_SECONDS, UNAVAILABLE_SECONDS, Publications
@@ -59,7 +59,7 @@ class Desk:
 
     async def publish(self, version: int, **fields: Any) -> None:
         published = PublishedPolicy(version=version, **fields)
-        await self.store.put_resources({POLICY_KEY: asdict(published)})
+        await self.store.put_resources({POLICY_KEY: to_builtins(published)})
 
     async def sees(self, version: int) -> None:
         async def seen() -> bool:
@@ -68,16 +68,16 @@ class Desk:
         await eventually(seen)
 
     @asynccontextmanager
-    async def lend(self, pin: int | None = None) -> AsyncIterator[Loan]:
-        loan = await self.policies.lend(self.own, self.reopening, pin=pin, seconds=600.0)
+    async def lend(self, pin: int | None = None, name: str = "") -> AsyncIterator[Loan]:
+        loan = await self.policies.lend(self.own, self.reopening, pin=pin, seconds=600.0, name=name)
         try:
             yield loan
         finally:
             loan.give_back()
 
-    async def borrowed(self, pin: int | None = None) -> tuple[ChatPolicy, int]:
+    async def borrowed(self, pin: int | None = None, name: str = "") -> tuple[ChatPolicy, int]:
         """The policy and its version, of a call that has ended."""
-        async with asyncio.timeout(5), self.lend(pin) as loan:
+        async with asyncio.timeout(5), self.lend(pin, name) as loan:
             return loan.policy, loan.version
 
 
@@ -300,3 +300,23 @@ async def test_a_store_that_cannot_be_reached_is_looked_at_again(clock: FakeCloc
         assert publications.newest.version == 6
         duty.cancel()
         await asyncio.wait([duty])
+
+
+async def test_a_further_policy_goes_where_it_is_published_and_its_earlier_ones_are_closed_though_the_own_one_stays():
+    async with no_leaks(), desk() as here:
+        here.publications.need()
+        for version in (1, 2, 3):
+            await here.publish(version, further={"critic": Served(model=f"critic-{version}")})
+            await here.sees(version)
+            assert await here.borrowed() == (here.own, version), "the run's own was not moved"
+            critic, at = await here.borrowed(name="critic")
+            assert (critic.spec.model, critic.spec.base_urls, at) == (f"critic-{version}", ("http://one",), version)
+
+        async def are_closed() -> bool:
+            return [one.is_closed for one in here.opened] == [True, True, False]
+
+        await eventually(are_closed)
+        await here.publish(4)
+        await here.sees(4)
+        assert await here.borrowed(name="critic") == (here.opened[-1], 4), "where it is served is kept"
+        assert (await here.borrowed(pin=2, name="critic"))[0].spec.model == "critic-2"

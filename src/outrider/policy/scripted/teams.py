@@ -1,7 +1,7 @@
 """The script for members of a team: reads from its prompt which part to play, and plays it by what the others know.
 
-A prompt names what it is about in tags, `<question>` or `<opening>` with `<seen>`, and `<team>` for what others said. Its
-last paragraph says what to do and in which form: that form tells the part.
+A prompt begins with what it is about, in tags: `<question>`, or `<opening>` and `<seen>`. What others said is in
+`<team>`. Its last paragraph says what to do and in which form: that form tells the part.
 """
 
 import json

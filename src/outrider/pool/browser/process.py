@@ -14,7 +14,7 @@ from outrider.core.errors import MachineError
 from outrider.core.tasks import uninterrupted
 from outrider.pool.browser.flags import all_flags, environment
 from outrider.pool.browser.line import MAX_MESSAGE_BYTES, Line
-from outrider.pool.qemu.process import Process, named, start_time
+from outrider.pool.processes import Process, named, start_time
 
 START_SECONDS = 30.0
 CLEAN_SECONDS = 3.0

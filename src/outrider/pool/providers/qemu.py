@@ -19,11 +19,11 @@ import msgspec
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.core.memory import available_bytes
 from outrider.core.settings import settings_of
+from outrider.pool.processes import Process, start_time
 from outrider.pool.provider import Ability, Address, RunningMachine
 from outrider.pool.qemu.hardware import Accelerator
 from outrider.pool.qemu.image import HOW_TO_BUILD, Image
 from outrider.pool.qemu.machine import QemuAddress, QemuMachine, living
-from outrider.pool.qemu.process import Process, start_time
 from outrider.pool.qemu.settings import QemuOptions, QemuSettings, Reset
 from outrider.pool.qemu.snapshots import Snapshots
 from outrider.pool.qemu.template import CLEAN

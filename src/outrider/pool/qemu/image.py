@@ -10,7 +10,7 @@ from msgspec import Struct
 from outrider.core.errors import InvalidInput
 
 DESCRIPTION = "image.json"
-HOW_TO_BUILD = "python -m outrider.pool.qemu.build FOLDER"
+HOW_TO_BUILD = "python -m outrider.pool.qemu.build FOLDER (--desktop: with windows)"
 
 
 class Description(Struct, frozen=True, kw_only=True):

@@ -10,10 +10,10 @@ from msgspec import Struct, structs
 
 from outrider.core.errors import MachineError
 from outrider.pool.computer import Computer
+from outrider.pool.processes import named, start_time
 from outrider.pool.provider import Address
 from outrider.pool.qemu.computer import QemuComputer
 from outrider.pool.qemu.hardware import quoted
-from outrider.pool.qemu.process import named, start_time
 from outrider.pool.qemu.settings import QemuSettings, Reset
 from outrider.pool.qemu.template import Template
 from outrider.pool.qemu.vm import Vm, remove

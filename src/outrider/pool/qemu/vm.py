@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Self
 
 from outrider.core.errors import MachineError
+from outrider.pool.processes import Process
 from outrider.pool.qemu.agent import Agent
-from outrider.pool.qemu.process import Process
 from outrider.pool.qemu.qmp import Event, Qmp
 from outrider.pool.qemu.sockets import listen
 

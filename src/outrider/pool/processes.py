@@ -1,4 +1,4 @@
-"""A QEMU process: started, found again after we died, watched and ended by its pidfd."""
+"""A process that machines consist of: started, found again after we died, watched and ended by its pidfd."""
 
 import asyncio
 import os
@@ -71,7 +71,7 @@ class Process:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             done, _ = await asyncio.wait([self._gone], timeout=KILL_SECONDS)
             if not done:
-                raise MachineError(f"QEMU, process {self.pid}, does not end", stage="qemu.kill")
+                raise MachineError(f"process {self.pid} does not end", stage="machine.kill")
 
     def close(self) -> None:
         """Stop watching; a process that lives goes on living."""

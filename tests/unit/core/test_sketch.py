@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.evaluate.sketch import Sketch
+from outrider.core.sketch import Sketch
 from outrider.evaluate.spans import Spans
 
 values = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=200)

@@ -49,8 +49,9 @@ class BaseOrchestra(ABC):
     """A team: its agents, and `play`, its program over one sample, which a subclass gives.
 
     `needs` declares which agents need others to have spoken before: `team.gather` refuses to ask two at once of which
-    one needs the other. `count` tells how many tokens a text has; four characters are taken for one if neither it nor
-    the policy says. `print_every`: a line about the agents after so many samples.
+    one needs the other. `count` tells how many tokens a text has. Without it the policy is asked where an agent has a
+    limit; else, or if it cannot say, four characters are taken for one. `print_every`: a line about the agents after so
+    many samples.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class BaseOrchestra(ABC):
         chosen = {name: self._prepared(each) for name, each in {"": policy, **(policies or {})}.items()}
         if lacking := sorted({agent.policy for agent in self.agents.values()} - chosen.keys()):
             raise InvalidInput(f"agents ask for the policy {lacking[0]!r}, which was not given")
-        count = self._count or getattr(policy, "count", None) or estimated
+        count = self._count or (getattr(policy, "count", None) if self._is_bounded else None) or estimated
 
         def kit(pacing: Pacing) -> EpisodeKit:
             async def agent(task: Any, ctx: Context) -> Answer:  # noqa: ARG001 the context has it
@@ -135,6 +136,12 @@ class BaseOrchestra(ABC):
             return await self.play(team)
         finally:
             self._profile.add(team.spans, sample=ctx.identity)
+
+    @property
+    def _is_bounded(self) -> bool:
+        """Whether it matters how many tokens a text has: to count them is to tokenise once more."""
+        limits = (self.performance.max_context_length, *(agent.max_context_tokens for agent in self.agents.values()))
+        return any(limit is not None for limit in limits)
 
     def _prepared(self, policy: ChatPolicy) -> ChatPolicy:
         """The policy with its cache of tokens as the switch says, if it has one."""

@@ -149,7 +149,7 @@ async def test_rollouts_share_machines(server: ModelServer, arguments: str, data
 
 
 async def test_rollouts_share_virtual_machines(server: ModelServer):
-    benchmark("benchmarks/osworld_tasks.jsonl", "osworld", 3)
+    benchmark("benchmarks/osworld_tasks.jsonl", "osworld", 2)
     image = str(desktop_image().folder)
     arguments = SMALL.replace("/vms/ubuntu.vmx", image).replace("desktop", "qemu")
     outcome = await outrider_run(server, arguments)

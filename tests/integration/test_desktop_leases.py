@@ -11,7 +11,7 @@ from leaks import no_leaks
 from outrider.pool.providers.desktop import DesktopMachine, DesktopProvider
 
 BENCH = Path(__file__).parents[2] / "bench"
-N_LEASES = 300
+N_LEASES = 200
 
 
 @pytest.fixture

@@ -207,6 +207,9 @@ class Mine(BaseOrchestra):
         super().__init__(AGENTS)
         self.max_rounds = max_rounds
 
+    async def play(self, team):
+        return await play(team)
+
 def strict(n=1):
     return Orchestra(AGENTS, play)
 

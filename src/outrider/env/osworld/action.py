@@ -15,7 +15,9 @@ MOST_CLICKS = 1_000
 """Of the wheel, up and across together."""
 MOST_PAUSE_SECONDS = 60.0
 _SHOWN_CHARS = 60
-_DRAG_PAUSE = Pause(0.05)
+_DRAG_PAUSE = Pause(0.15)
+"""Whoever is dragged must have noticed the button before the pointer moves on."""
+
 CLICK_SECONDS = 0.05
 """Between two clicks of one action: programs do not count clicks that come faster."""
 

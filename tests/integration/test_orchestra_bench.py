@@ -6,7 +6,7 @@ import importlib
 import io
 import sys
 from datetime import UTC, datetime
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -124,6 +124,8 @@ def test_a_tiny_round_measures_all_and_judges_by_the_goals(program):
     assert "| each switch's gain shown by turning it off | 5 | yes |" in section
     assert "(math, tail, both approvals) | | not measured |" in section
     assert "not measured" not in section.partition("### The guide's optimisations")[2]
+    for above, below in pairwise(section.splitlines()):
+        assert not (above.startswith("|") and below.startswith("|")) or above.count("|") == below.count("|"), below
     assert "<svg" in orchestra.pictures(report.lines)["orchestra.svg"]
 
 

@@ -88,7 +88,7 @@ class Caller:
         """The call as it will be made, whatever happens until then. `values` fill the places of its prompt."""
         prompt = _prompt(agent.prompt, tuple(values))
         opening = (system(agent.system),) if agent.system else ()
-        room = self._room(agent, opening, prompt.render({**values, "context": ""}))
+        room = self._room(agent, opening, prompt.filled({**values, "context": ""}))
         text = ""
         if "context" in prompt.places:
             view = context.view(agent.name, reads=agent.reads, budget=room, eviction=agent.eviction, count=self.count)
@@ -107,12 +107,12 @@ class Caller:
         text = f"{self._ctx.seed}/{self._ctx.identity}/{call_id}"
         return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=4).digest()) & _SEED_BITS
 
-    def _room(self, agent: Agent, opening: Sequence[Message], bare: str) -> int | None:
-        """How many tokens are left for the words of others."""
+    def _room(self, agent: Agent, opening: Sequence[Message], bare: Sequence[str]) -> int | None:
+        """How many tokens are left for the words of others. Pieces are counted alone, so that each is once."""
         most = agent.max_context_tokens or self._max_tokens
         if most is None:
             return None
-        taken = self.count(bare) + sum(self.count(message.content) for message in opening)
+        taken = sum(map(self.count, bare)) + sum(self.count(message.content) for message in opening)
         if taken > most:
             raise AgentError(
                 f"agent {agent.name!r} may have {most} tokens, and its question and instructions alone take {taken}; "

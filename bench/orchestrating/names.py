@@ -1,0 +1,22 @@
+"""The systems in the figures: ours, ours with something changed, and what others are compared with."""
+
+US = "outrider"
+MASKS = "batch with masks (ours)"
+FREE = "outrider, CPU costs nothing"
+LEAST = "least possible"
+REAL = "outrider, real clock"
+ONE_BY_ONE = "one sample at a time"
+
+NO_EXIT = "early termination off"
+NO_CACHE = "preprocessing cache off"
+SERIAL = "parallel agents off"
+SYNC = "batch synchronous"
+SYNC_SPARE = "batch synchronous, agent skip off"
+SYNC_NO_CACHE = "batch synchronous, preprocessing cache off"
+SYNC_WHOLE = "batch synchronous, cache off, whole batch tokenised"
+LIMITED = "context limit 8192"
+ALL_OFF = "all switches off, whole batch tokenised"
+
+STREAM = "one stream"
+PARTS = "one batch after the other"
+PARTS_SYNC = "one after the other, batch synchronous"

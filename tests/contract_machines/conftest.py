@@ -120,7 +120,8 @@ def stopped(stage: Stage) -> Iterator[object]:
     def stop(machine: object) -> None:
         pids.extend(pid for part in stage.parts(machine) for pid in family(part))
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            with suppress(ProcessLookupError):  # what it had started has ended meanwhile
+                os.kill(pid, signal.SIGSTOP)
 
     yield stop
     for pid in pids:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,11 @@ async def scorer() -> AsyncIterator[MathScorer]:
 
 def children() -> set[int]:
     """The processes that this one has started and that still are."""
-    tasks = Path("/proc/self/task").iterdir()
-    return {int(pid) for each in tasks for pid in (each / "children").read_text().split()}
+    found: set[int] = set()
+    for each in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError):  # a thread that has ended meanwhile
+            found.update(map(int, (each / "children").read_text().split()))
+    return found
 
 
 async def play(environments: Environments, task: Task, policy: ChatPolicy) -> Score:

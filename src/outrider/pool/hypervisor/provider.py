@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from outrider.core.errors import InvalidInput, MachineError
-from outrider.core.memory import available_bytes
+from outrider.core.memory import check_room
 from outrider.pool.hypervisor.machine import HypervisorMachine, Wishes, address_of
 from outrider.pool.hypervisor.places import Clone, Label, Original, Place, claim_of, source_of
 from outrider.pool.hypervisor.product import DEFAULT_SNAPSHOT, Hypervisor, HypervisorSettings
@@ -56,12 +56,8 @@ class HypervisorProvider:
         if self._wishes.snapshot not in snapshots:
             there = f"there are {', '.join(snapshots)}" if snapshots else "it has none; take one while it is off"
             raise InvalidInput(f"{self._image} has no snapshot {self._wishes.snapshot!r}: {there}")
-        free = available_bytes()
-        if each is not None and free is not None and n_machines * each > free:
-            raise InvalidInput(
-                f"{n_machines} machines of {each // MIB} MiB need {n_machines * each // MIB} MiB of memory, and "
-                f"{free // MIB} MiB are free: {free // each} would fit"
-            )
+        if each is not None:
+            check_room(n_machines, "machines", each)
 
     async def create(self, machine_id: str, owner: str) -> HypervisorMachine:
         machine = self._machine(self._place(Label(owner, machine_id, self._source)))

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from outrider.core.errors import InvalidInput, MachineError
-from outrider.core.memory import available_bytes
+from outrider.core.memory import check_room
 from outrider.core.settings import settings_of
 from outrider.core.tasks import uninterrupted
 from outrider.pool.browser import process
@@ -196,11 +196,7 @@ class BrowserProvider:
         self._shape()
         if not self._headless:
             require_display()
-        if (free := available_bytes()) is not None and n_machines * MACHINE_BYTES > free:
-            raise InvalidInput(
-                f"{n_machines} browsers of {MACHINE_BYTES // MIB} MiB need {n_machines * MACHINE_BYTES // MIB} MiB of "
-                f"memory, and {free // MIB} MiB are free: {free // MACHINE_BYTES} would fit"
-            )
+        check_room(n_machines, "browsers", MACHINE_BYTES)
         self._open_folder()
 
     async def create(self, machine_id: str, owner: str) -> BrowserMachine:

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from outrider.core.errors import InvalidInput, MachineError
-from outrider.core.memory import available_bytes
+from outrider.core.memory import check_room
 from outrider.core.settings import settings_of
 from outrider.core.tasks import uninterrupted
 from outrider.pool.desktop import session as sessions
@@ -135,11 +135,7 @@ class DesktopProvider:
                 f"install the Debian packages with: apt-get install {' '.join(missing.values())}"
             )
         each = MACHINE_BYTES + max(0, self._shape.width * self._shape.height * 12 - 12 * MIB)
-        if (free := available_bytes()) is not None and n_machines * each > free:
-            raise InvalidInput(
-                f"{n_machines} desktops of {each // MIB} MiB need {n_machines * each // MIB} MiB of memory, and "
-                f"{free // MIB} MiB are free: {free // each} would fit"
-            )
+        check_room(n_machines, "desktops", each)
         for pid, label in _left():
             if label == (TRIAL, TRIAL) and _is_orphan(pid):
                 await uninterrupted(_end(pid, label))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.core.errors import InvalidInput, MachineError
-from outrider.core.memory import available_bytes
+from outrider.core.memory import check_room
 from outrider.core.settings import settings_of
 from outrider.core.tasks import uninterrupted
 from outrider.pool.provider import Ability, Address
@@ -107,13 +107,7 @@ class ProcessProvider:
             raise InvalidInput(
                 "process machines need bubblewrap; install the package `bubblewrap`, which brings `bwrap`"
             )
-        needed = n_machines * MACHINE_BYTES
-        if (free := available_bytes()) is not None and needed > free:
-            mib = 2**20
-            raise InvalidInput(
-                f"{n_machines} process machines of {MACHINE_BYTES // mib} MiB need {needed // mib} MiB of memory, and "
-                f"{free // mib} MiB are free: {free // MACHINE_BYTES} would fit"
-            )
+        check_room(n_machines, "process machines", MACHINE_BYTES)
         self._open_folder()
 
     async def create(self, machine_id: str, owner: str) -> ProcessMachine:

@@ -14,6 +14,18 @@ OutriderError
 ├── BatchLate               no batch was ready at the deadline; says what it waits for
 ├── ToolRefusal             a tool tells the model what was wrong with its call
 ├── WorkersFailed           the worker processes cannot start or keep dying
+├── ClusterError            workers, groups and channels of a cluster
+│   ├── UnknownWorker       no worker or group of that name was started
+│   ├── WorkerDied          a worker ended, was killed, or its node is gone; says which and why
+│   ├── WorkerFailed        a worker raised an exception that cannot be brought here as itself
+│   ├── PeerLost            the connection to another process ended
+│   ├── CallLate            a deadline passed; names who had not answered
+│   ├── TensorMismatch      a tensor came that does not fit the buffer that waits for it
+│   └── ChannelError        a channel could not do what was asked
+│       ├── ChannelClosed   it was closed, and holds nothing more
+│       ├── ChannelFull     an item that may not wait found no room
+│       ├── ChannelEmpty    nothing was there for a reader that may not wait
+│       └── ChannelLost     its process is gone, and what it held with it
 └── AttemptError            a failure inside an attempt, one class for each boundary
     ├── PolicyError         the model or its server
     │   ├── ContextOverflow the conversation is too long for the model
@@ -140,6 +152,62 @@ class ToolRefusal(OutriderError):
 
 class WorkersFailed(OutriderError):
     """The worker processes cannot start, or die faster than they can be replaced."""
+
+
+class ClusterError(OutriderError):
+    """Workers, groups or channels of a cluster could not do what was asked."""
+
+
+class UnknownWorker(ClusterError):
+    """No worker or group of that name was started."""
+
+
+class WorkerDied(ClusterError):
+    """A worker ended, was killed, or its node is gone."""
+
+    def __init__(self, address: str, cause: str) -> None:
+        super().__init__(f"worker {address} is gone: {cause}")
+        self.address = address
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[type["WorkerDied"], tuple[str, str]]:
+        return type(self), (self.address, self.cause)
+
+
+class WorkerFailed(ClusterError):
+    """A worker raised an exception that cannot be brought here as itself; the message holds its traceback."""
+
+
+class PeerLost(ClusterError):
+    """The connection to another process ended."""
+
+
+class CallLate(ClusterError, TimeoutError):
+    """A deadline passed; the message names who had not answered."""
+
+
+class TensorMismatch(ClusterError):
+    """A tensor came that does not fit the buffer that waits for it."""
+
+
+class ChannelError(ClusterError):
+    """A channel could not do what was asked."""
+
+
+class ChannelClosed(ChannelError):
+    """The channel was closed, and holds nothing more."""
+
+
+class ChannelFull(ChannelError):
+    """An item that may not wait found no room."""
+
+
+class ChannelEmpty(ChannelError):
+    """Nothing was there for a reader that may not wait."""
+
+
+class ChannelLost(ChannelError):
+    """The channel's process is gone, and what it held with it."""
 
 
 class AttemptError(OutriderError):

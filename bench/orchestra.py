@@ -80,7 +80,7 @@ GOOD = (
     Goal(text="the same samples", case="*", metric="samples_off", at_most=0.0),
     Goal(text="≤ 2 ms CPU per agent call, over all calls of the largest batch", case="calls", metric=MEAN, at_most=2.0),
     Goal(text="the same in each case, whatever its prompts", case="* p=*", metric="cpu_ms_per_call", at_most=2.0),
-    Goal(text="each prompt tokenised once", case="* p=*", metric="tokenised_of_prompt", at_most=1.0),
+    Goal(text="each prompt tokenised at most once", case="* p=*", metric="tokenised_of_prompt", at_most=1.0),
     *(
         Goal(
             text=f"wall ≤ 1/4 of Dr. MAS's ({flow}, {latency}, both approvals)",

@@ -1,7 +1,7 @@
 """A tokenizer for the benchmark: byte-level BPE, trained on the text of this checkout."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -32,6 +32,9 @@ class CountingTokenizer:
 
     def decode(self, ids: list[int]) -> str:
         return self._inner.decode(ids)
+
+    def parts(self, text: str) -> Iterable[str]:
+        return self._inner.parts(text)
 
 
 def trained(patterns: tuple[str, ...] = TEXTS) -> tuple[CountingTokenizer, int]:

@@ -4,7 +4,7 @@ from outrider.policy.engine.policy import EnginePolicy
 from outrider.policy.engine.protocol import BatchEngine, BlockingEngine, TokenReply, TokenRequest
 from outrider.policy.engine.statistics import EngineStatistics
 from outrider.policy.engine.template import ChatTemplate, Mark, ToolForm, chatml
-from outrider.policy.engine.tokenizer import HuggingFaceTokenizer, Tokenizer
+from outrider.policy.engine.tokenizer import HuggingFaceTokenizer, PartwiseTokenizer, Tokenizer
 
 __all__ = [
     "BatchEngine",
@@ -14,6 +14,7 @@ __all__ = [
     "EngineStatistics",
     "HuggingFaceTokenizer",
     "Mark",
+    "PartwiseTokenizer",
     "TokenReply",
     "TokenRequest",
     "Tokenizer",

@@ -28,7 +28,8 @@ class EnginePolicy(ChatPolicy):
 
     A batch goes `wait_seconds` after its first call, or with `max_batch` calls, once the engine is free. A batch that
     takes longer than `deadline_seconds` fails. More than `max_waiting` calls are refused. A reply has at most as many
-    tokens as `max_context` leaves it. Of messages, and of texts that were counted, `cache_messages` are remembered.
+    tokens as `max_context` leaves it. Of messages, of parts that a `PartwiseTokenizer` cuts them into, and of texts
+    that were counted, `cache_messages` each are remembered.
 
     A completion always has its tokens. The engine stays its maker's to close.
     """

@@ -1,7 +1,8 @@
 """Conversations as token ids, each message tokenised once; replies as messages again.
 
 Invariants:
-- The ids of a prompt are those of its messages, one after the other, whether they come from the cache or not.
+- The ids of a prompt are those of its messages, one after the other, whether they come from the cache or not. A new
+  message may have parts that others had before; a tokenizer that cannot say where they begin tokenises all of it.
 - A reply that goes on in its own conversation has the ids that were sampled, also where the tokenizer would make others
   of its text: the next prompt begins with this prompt and its completion. That is kept apart from the cache, since it
   decides what is asked and not how fast.
@@ -14,10 +15,10 @@ from typing import NamedTuple
 
 from outrider.core.chat import Message, Role, ToolSpec
 from outrider.core.errors import InvalidInput
-from outrider.policy.engine.packing import pack_ids
+from outrider.policy.engine.packing import BYTES_PER_ID, pack_ids
 from outrider.policy.engine.recent import Recent
 from outrider.policy.engine.template import ChatTemplate, Mark, Piece
-from outrider.policy.engine.tokenizer import Tokenizer
+from outrider.policy.engine.tokenizer import PartwiseTokenizer, Tokenizer
 
 CACHE_BYTES = 256 * 2**20
 """How many bytes of ids are remembered; their texts take about as much again."""
@@ -49,9 +50,11 @@ class Rendering:
         self.n_hits = 0
         self.caching = caching
         self._tokenizer = tokenizer
+        self._parts_of = tokenizer.parts if caching and isinstance(tokenizer, PartwiseTokenizer) else None
         self._template = template
         self._cache_messages = cache_messages
         self._ids: Recent[Message, bytes] = Recent(cache_messages, CACHE_BYTES)
+        self._parts: Recent[str, bytes] = Recent(cache_messages, CACHE_BYTES)
         self._counts: Recent[str, int] = Recent(cache_messages, CACHE_BYTES)
         self._said: Recent[int, Said] = Recent(cache_messages, CACHE_BYTES)
         self._mark_ids = {mark: self._mark_id(mark) for mark in template.marks()}
@@ -98,7 +101,7 @@ class Rendering:
             self.n_hits += 1
             return n_ids
         self.n_tokenised += 1
-        n_ids = len(self._encode(text))
+        n_ids = len(self._encode(text)) // BYTES_PER_ID
         if self.caching:
             self._counts.put(text, n_ids, len(text))
         return n_ids
@@ -115,19 +118,27 @@ class Rendering:
         return packed
 
     def _pack(self, pieces: Iterable[Piece]) -> bytes:
-        ids: list[int] = []
-        for run in _runs(pieces):
-            ids.extend((self._mark_ids[run],) if isinstance(run, Mark) else self._encode(run))
-        return pack_ids(ids)
+        return b"".join(
+            pack_ids((self._mark_ids[run],)) if isinstance(run, Mark) else self._encode(run) for run in _runs(pieces)
+        )
 
-    def _encode(self, text: str) -> Sequence[int]:
+    def _encode(self, text: str) -> bytes:
         """A mark that is written out is cut, so that no text can end its message. Half characters become `?`."""
         text = text if text.isascii() else text.encode(errors="replace").decode()
         cuts = [found.start() + 1 for found in self._marks.finditer(text)]
-        if not cuts:
-            return self._tokenizer.encode(text)
-        parts = [text[begin:end] for begin, end in pairwise((0, *cuts, len(text)))]
-        return [id for part in parts for id in self._tokenizer.encode(part)]
+        return b"".join(self._spelled(text[begin:end]) for begin, end in pairwise((0, *cuts, len(text))))
+
+    def _spelled(self, text: str) -> bytes:
+        if self._parts_of is None:
+            return pack_ids(self._tokenizer.encode(text))
+        return b"".join(map(self._part, self._parts_of(text)))
+
+    def _part(self, text: str) -> bytes:
+        packed = self._parts.get(text)
+        if packed is None:
+            packed = pack_ids(self._tokenizer.encode(text))
+            self._parts.put(text, packed, len(packed))
+        return packed
 
     def _mark_id(self, mark: Mark) -> int:
         if mark.id is not None:

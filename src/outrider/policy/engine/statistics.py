@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class EngineStatistics:
     """`sizes`: how many batches of each size there were. Times are sums, `queue_seconds` over requests that were sent.
 
-    `n_tokenised` texts went to the tokenizer, `n_hits` were known already.
+    `n_tokenised` messages and counted texts went to the tokenizer, whole or what was new of them; `n_hits` were known.
     """
 
     sizes: Mapping[int, int]

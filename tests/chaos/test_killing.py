@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider import RolloutConfig, RolloutRequest, Store, open_store
+from ended_once import check_ended_once, enqueue_traced
+from outrider import open_store
 
 N_ROLLOUTS = 3000
 LEASE_SECONDS = 1.5
@@ -113,18 +114,12 @@ class Killer:
             self.supervisor.wait(timeout=seconds)
 
 
-async def enqueue(store: Store, trace: Path) -> list[str]:
-    config = RolloutConfig(unresponsive_seconds=LEASE_SECONDS, max_attempts=100)
-    requests = [RolloutRequest(input={"trace": str(trace), "number": i}, config=config) for i in range(N_ROLLOUTS)]
-    return [rollout.rollout_id for rollout in await store.enqueue_many_rollouts(requests)]
-
-
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("store_url", "seed"), [("sqlite", 1), ("sqlite", 2), ("postgres", 1)], indirect=["store_url"])
 async def test_nothing_is_lost_and_nothing_ends_twice(store_url: str, tmp_path: Path, seed: int):
     trace = tmp_path / "trace"
     async with open_store(store_url) as store:
-        ids = await enqueue(store, trace)
+        ids = await enqueue_traced(store, trace, N_ROLLOUTS, LEASE_SECONDS)
     killer = Killer(store_url, tmp_path / "log", random.Random(seed))
     with resumed(children(killer.supervisor.pid)):
         killer.run(KILL_SECONDS)
@@ -133,19 +128,7 @@ async def test_nothing_is_lost_and_nothing_ends_twice(store_url: str, tmp_path: 
     assert killer.harm.total() >= 10
 
     async with open_store(store_url) as store:
-        ended = (await store.finished_after(0, limit=N_ROLLOUTS * 2)).items
-        assert Counter(rollout.rollout_id for rollout in ended) == Counter(dict.fromkeys(ids, 1)), "lost or doubled"
-        assert {rollout.status for rollout in ended} == {"succeeded"}
-        assert not (await store.statistics()).next_expiry_at, "a lease was left behind"
-        ran = {tuple(line.split()) for line in trace.read_text().splitlines()}
-        assert {(rollout.rollout_id, rollout.attempt_id) for rollout in ended} <= ran, "ended without having run"
-        retried = [rollout for rollout in ended if rollout.n_attempts > 1]
-        assert retried, "the harm was too little to show anything"
-        for rollout in retried[:200]:
-            statuses = [attempt.status for attempt in await store.query_attempts(rollout.rollout_id)]
-            assert statuses.count("succeeded") == 1
-            assert statuses[-1] == "succeeded"
-            assert (await store.query_events(rollout.rollout_id)).total == 1
+        await check_ended_once(store, ids, trace)
     if store_url.startswith("sqlite"):
         with sqlite3.connect(tmp_path / "runs.db") as db:
             assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

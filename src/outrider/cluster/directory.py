@@ -77,7 +77,7 @@ class Directory:
         name, world_size = head
         if name in self._groups:
             raise InvalidInput(f"there is a group {name!r} already; close it, or give this one another name")
-        self._closed.pop(name, None)
+        self._reopen(name)
         self._groups[name] = _Group(world_size)
         self._ring(name)
 
@@ -114,18 +114,26 @@ class Directory:
         if (group := self._groups.get(name)) is not None and group.cause(rank) is not None:
             group.members.pop(rank, None)
             group.failures.pop(rank, None)
+            self._reopen(head)
+
+    def _reopen(self, name: str) -> None:
+        """A group or worker of this name is coming: it, and what it starts, is no longer known as closed."""
+        for closed in [closed for closed in self._closed if closed == name or closed.startswith(f"{name}:")]:
+            del self._closed[closed]
 
     def _dismiss(self, _: Link, head: Any) -> None:
-        group = self._groups.pop(head, None)
-        if group is None:
-            return
-        self._closed[head] = None
+        """The groups that its workers have started are over with it."""
+        for name in [name for name in self._groups if name == head or name.startswith(f"{head}:")]:
+            self._close(name, self._groups.pop(name))
+
+    def _close(self, name: str, group: _Group) -> None:
+        self._closed[name] = None
         while len(self._closed) > N_REMEMBERED:
             self._closed.popitem(last=False)
         for member in group.members.values():
             self._end(member.info.address, member, CLOSED)
         for rank in range(group.world_size):
-            self._ring(f"{head}:{rank}")
+            self._ring(f"{name}:{rank}")
 
     def _end(self, address: WorkerAddress, member: _Member, cause: str) -> None:
         if member.cause is None:

@@ -165,10 +165,10 @@ class Link(FrameReader):
                 asked.answer.set_exception(self._loss())
                 asked.answer.exception()
         self._asked.clear()
-        for task in self._serving.values():
-            task.cancel()
+        for task in self._serving.values():  # not before it has begun: a handler is told that it is given up
+            self._loop.call_soon(task.cancel)
         for notice in self._noticing:
-            notice.cancel()
+            self._loop.call_soon(notice.cancel)
         for callback in self.on_lost:
             callback()
 
@@ -186,7 +186,7 @@ class Link(FrameReader):
             self._notice(frame)
         elif frame.kind == Kind.GIVE_UP:
             if (task := self._serving.get(frame.number)) is not None:
-                task.cancel()
+                self._loop.call_soon(task.cancel)
         else:
             self._answered(frame)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from outrider.cluster.post.tensors import with_tensors
 from outrider.cluster.post.wire import Part
 from outrider.core.errors import InvalidInput
 
@@ -20,7 +21,7 @@ def pickler() -> Any:
         import cloudpickle  # type: ignore[import-untyped]  # noqa: PLC0415 comes with an extra
     except ImportError as exc:
         raise InvalidInput("workers need cloudpickle: pip install 'outrider[ray]'") from exc
-    return cloudpickle.Pickler
+    return with_tensors(cloudpickle.Pickler)
 
 
 def pack(item: Any) -> list[Part]:

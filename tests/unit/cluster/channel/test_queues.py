@@ -27,7 +27,7 @@ class Desk:
 
 def had(get: Get) -> list[str]:
     assert get.end is End.DONE, get.end
-    return [bytes(item.parts[0]).decode() for item in get.items]
+    return [bytes(item.content[0]).decode() for item in get.items]
 
 
 def test_items_of_a_key_leave_in_the_order_in_which_they_came():

@@ -1,0 +1,203 @@
+"""The sending end: small letters go whole, large ones through shared memory on one node and in pieces between nodes.
+
+Invariants:
+- Letters to one worker are announced in the order of the calls.
+- No copy of a large payload is made on the event loop.
+- A letter that its sender gives up is withdrawn, unless it was received already.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from outrider.cluster.address import WorkerAddress
+from outrider.cluster.collective.inbox import Announcement
+from outrider.cluster.collective.mailbox import Kind
+from outrider.cluster.collective.peers import Peers
+from outrider.cluster.collective.segments import ALIGNMENT, IS_POSSIBLE, Segment, SegmentPool, offsets_of
+from outrider.cluster.post import Link, Message, Post
+from outrider.core.errors import ClusterError, PeerLost
+
+LARGE_BYTES = 256_000
+MANY_PARTS = 1000
+"""More than a frame should hold; such a letter is treated as a large one."""
+
+CHUNK_BYTES = 4 << 20
+"""A tensor in shared memory is announced in steps of this size, so that the receiver copies while the sender does."""
+
+PIECE_BYTES = 1 << 20
+_GAP = memoryview(bytes(ALIGNMENT))
+
+N_UNANSWERED = 256
+"""So many small letters to one worker may wait to be taken in."""
+
+
+@dataclass(slots=True)
+class _Way:
+    """To one worker."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    unanswered: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(N_UNANSWERED))
+    shares_memory: bool = IS_POSSIBLE
+    error: ClusterError | None = None
+    """Why no way was found, for all letters up to the number `n_hopeless`: they waited at the same time."""
+    n_hopeless: int = 0
+
+
+class Outbox:
+    """Installs itself on the post, and lives on its event loop."""
+
+    def __init__(self, sender: str, post: Post, peers: Peers, copiers: Executor) -> None:
+        self._sender = sender
+        self._node = post.endpoint.node
+        self._loop = post.loop
+        self._peers = peers
+        self._copiers = copiers
+        self.segments = SegmentPool()
+        self._ways: dict[WorkerAddress, _Way] = {}
+        self._n_letters = 0
+        post.serve("mail.free", self._freed)
+
+    async def send(self, receiver: WorkerAddress, kind: Kind, parts: Sequence[memoryview]) -> None:
+        """Returns when the receiver's process has the letter."""
+        try:
+            await self._send(receiver, kind, parts)
+        except PeerLost as loss:
+            raise await self._peers.verdict(receiver, loss) from loss
+
+    async def _send(self, receiver: WorkerAddress, kind: Kind, parts: Sequence[memoryview]) -> None:
+        way = self._ways.setdefault(receiver, _Way())
+        lengths = tuple(part.nbytes for part in parts)
+        self._n_letters += 1
+        letter = Announcement(self._sender, receiver.get_name(), kind, self._n_letters, lengths)
+        async with way.turn:
+            link = await self._link(way, receiver, letter.number)
+            if sum(lengths) >= LARGE_BYTES or len(parts) > MANY_PARTS:
+                is_shared = way.shares_memory and link.endpoint is not None and link.endpoint.node == self._node
+                way.shares_memory = is_shared and await self._share(link, letter, parts)
+                if not way.shares_memory:
+                    await self._stream(link, letter, parts)
+                return
+            await way.unanswered.acquire()
+            answer = self._ask(link, "mail.letter", letter, parts)
+            answer.add_done_callback(lambda _: way.unanswered.release())
+            await _written(answer)
+        await answer
+
+    async def _link(self, way: _Way, receiver: WorkerAddress, number: int) -> Link:
+        if way.error is not None and number <= way.n_hopeless:
+            raise copy(way.error)
+        try:
+            return await self._peers.link(receiver)
+        except ClusterError as exc:
+            way.error, way.n_hopeless = exc, self._n_letters
+            raise
+
+    def _ask(self, link: Link, service: str, head: Any, parts: Sequence[memoryview] = ()) -> "asyncio.Task[Message]":
+        return self._loop.create_task(link.ask(service, head, parts), name=f"{service} of {self._sender}")
+
+    # between nodes
+
+    async def _stream(self, link: Link, letter: Announcement, parts: Sequence[memoryview]) -> None:
+        try:
+            await link.ask("mail.stream", letter)
+            for piece in _pieces(parts):
+                head = (letter.number, piece.offset, piece.n_sent)
+                if piece.n_sent == sum(letter.lengths):
+                    await link.ask("mail.piece", head, piece.views)
+                else:
+                    link.tell("mail.piece", head, piece.views)
+                    await link.flushed()
+        except asyncio.CancelledError:
+            link.tell("mail.withdraw", letter.number)
+            raise
+
+    # on one node
+
+    async def _share(self, link: Link, letter: Announcement, parts: Sequence[memoryview]) -> bool:
+        """Whether the receiver could open the segment."""
+        offsets, n_bytes = offsets_of(letter.lengths)
+        segment = self.segments.take(n_bytes)
+        self.segments.lend(segment, link)
+        try:
+            if letter.kind is Kind.TENSOR:
+                is_open = await self._write_and_tell(link, letter, segment, parts[0])
+            else:
+                await self._loop.run_in_executor(self._copiers, _write, segment, offsets, parts)
+                announced = replace(letter, segment=segment.ref, is_written=True)
+                is_open = (await link.ask("mail.segment", announced)).head
+        except BaseException:
+            self.segments.drop(segment)
+            link.tell("mail.withdraw", letter.number)
+            raise
+        if not is_open:
+            self.segments.take_back(segment.ref.number)
+        return bool(is_open)
+
+    async def _write_and_tell(self, link: Link, letter: Announcement, segment: Segment, content: memoryview) -> bool:
+        """Announce first, and tell how far the copy is, so that the receiver copies at the same time."""
+        answer = self._ask(link, "mail.segment", replace(letter, segment=segment.ref))
+        try:
+            await self._loop.run_in_executor(self._copiers, self._write_in_steps, link, letter.number, segment, content)
+            is_open = bool((await answer).head)
+        finally:
+            answer.cancel()
+        if is_open:
+            await link.ask("mail.written", (letter.number, content.nbytes))
+        return is_open
+
+    def _write_in_steps(self, link: Link, number: int, segment: Segment, content: memoryview) -> None:
+        for offset in range(0, content.nbytes, CHUNK_BYTES):
+            step = content[offset : offset + CHUNK_BYTES]
+            segment.write(offset, step)
+            if offset + step.nbytes < content.nbytes:
+                self._loop.call_soon_threadsafe(link.tell, "mail.written", (number, offset + step.nbytes))
+
+    def _freed(self, _: Link, head: Any, __: tuple[memoryview, ...]) -> None:
+        self.segments.take_back(head)
+
+
+def _write(segment: Segment, offsets: Sequence[int], parts: Sequence[memoryview]) -> None:
+    for offset, part in zip(offsets, parts, strict=True):
+        segment.write(offset, part)
+
+
+class _Piece(NamedTuple):
+    """What lies at `offset` of a letter's memory, and how much of its content has been sent with it."""
+
+    offset: int
+    views: list[memoryview]
+    n_sent: int
+
+
+def _pieces(parts: Sequence[memoryview]) -> Iterator[_Piece]:
+    """The parts as they lie behind each other, in pieces of bounded size."""
+    views: list[memoryview] = []
+    begin = end = n_sent = 0
+    for part in parts:
+        if gap := -end % ALIGNMENT:
+            views.append(_GAP[:gap])
+            end += gap
+        for at in range(0, part.nbytes, PIECE_BYTES):
+            views.append(part[at : at + PIECE_BYTES])
+            end += views[-1].nbytes
+            n_sent += views[-1].nbytes
+            if end - begin >= PIECE_BYTES or len(views) >= MANY_PARTS:
+                yield _Piece(begin, views, n_sent)
+                views, begin = [], end
+    if views:
+        yield _Piece(begin, views, n_sent)
+
+
+async def _written(answer: "asyncio.Task[Message]") -> None:
+    """Let a request go out before the next one."""
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        answer.cancel()
+        raise

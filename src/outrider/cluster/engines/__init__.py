@@ -1,0 +1,1 @@
+"""What starts the processes of workers: this machine, this process, or Ray."""

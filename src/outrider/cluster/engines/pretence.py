@@ -1,0 +1,50 @@
+"""The nodes of a local cluster: as many as one likes, all on this machine."""
+
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from outrider.cluster.info import NodeInfo
+from outrider.cluster.placement.place import Placement
+from outrider.core.errors import InvalidInput
+
+LOCAL_IP = "127.0.0.1"
+
+
+class Pretence(msgspec.Struct, frozen=True):
+    """What the nodes shall be: `n_gpus` and `n_cpus` are of each of them."""
+
+    n_nodes: int = 1
+    n_gpus: int = 0
+    n_cpus: float = msgspec.field(default_factory=lambda: float(os.cpu_count() or 1))
+
+    def __post_init__(self) -> None:
+        if self.n_nodes < 1 or self.n_gpus < 0 or self.n_cpus <= 0:
+            raise InvalidInput(
+                f"a local cluster has at least one node, each with some CPUs, not num_nodes={self.n_nodes}, "
+                f"num_gpus={self.n_gpus}, num_cpus={self.n_cpus:g}"
+            )
+
+    def nodes(self, taken: Iterable[Placement]) -> tuple[NodeInfo, ...]:
+        """The nodes, less what these workers have of them."""
+        places = list(taken)
+        return tuple(
+            self._node(node_id, [p for p in places if p.node_id == node_id]) for node_id in range(self.n_nodes)
+        )
+
+    def _node(self, node_id: int, places: list[Placement]) -> NodeInfo:
+        free = [1.0] * self.n_gpus
+        for place in places:
+            for gpu in place.gpus:
+                free[gpu] -= place.n_gpus / len(place.gpus)
+        return NodeInfo(
+            node_id=node_id,
+            ip=LOCAL_IP,
+            name=f"local-{node_id}",
+            n_cpus=self.n_cpus,
+            n_gpus=float(self.n_gpus),
+            free_cpus=self.n_cpus - sum(place.n_cpus for place in places),
+            free_gpus=sum(free),
+            free_by_gpu=tuple(free),
+        )

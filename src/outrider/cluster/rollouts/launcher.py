@@ -1,0 +1,234 @@
+"""Workers of a run on the nodes of a cluster, each a group of one, as their supervisor sees them.
+
+Invariants:
+- Nothing here blocks the event loop: what waits for the cluster does so in a thread.
+- The death of a worker or of its node is an exit that failed: the supervisor takes its leases away and replaces it.
+- A worker that was drained or killed is gone from the cluster when `wait` returns. One that died elsewhere cannot be
+  reached any more, and is fenced by its leases.
+"""
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakValueDictionary
+
+from outrider.cluster.info import NodeInfo
+from outrider.cluster.post import Link
+from outrider.cluster.rollouts.berths import Berth, Berths, Choice, OnNode, the_best
+from outrider.cluster.rollouts.voice import SAID
+from outrider.cluster.rollouts.worker import RolloutWorker
+from outrider.core import wire
+from outrider.core.clock import SystemClock
+from outrider.core.errors import ClusterError, WorkerDied, WorkerFailed, WorkersFailed
+from outrider.core.ids import new_id
+from outrider.core.tasks import uninterrupted
+from outrider.runner.meter import Reading
+from outrider.runner.supervisor import Launcher
+from outrider.runner.worker import LineHandler, RunningWorker, WorkerExit, WorkerSpec
+
+if TYPE_CHECKING:
+    from outrider.cluster.cluster import Cluster
+    from outrider.cluster.group import WorkerGroup
+
+_log = logging.getLogger(__name__)
+
+MAX_FAILED_STARTS = 5
+LOOK_SECONDS = 1.0
+"""How often to look for room on a full cluster: nobody tells when there is."""
+FORWARDED = ("OPENAI_", "OUTRIDER_")
+"""Variables that begin so are set in workers as they are here: what a model's server asks for, and our own."""
+
+
+def cluster_launcher(
+    cluster: "Cluster",
+    on_line: LineHandler,
+    *,
+    cpus_per_worker: float = 0.0,
+    choose: Choice = the_best,
+) -> Launcher:
+    """Workers on the nodes of a cluster, one launcher for all that a program has there.
+
+    `choose` may send a worker to another node than the emptiest, and change what it is told.
+    """
+    dock = _Dock(cluster, on_line, cpus_per_worker, choose)
+
+    async def launch(spec: WorkerSpec) -> RunningWorker:
+        return ClusterWorker(dock, spec)
+
+    return launch
+
+
+class ClusterWorker:
+    """A worker on some node, from before it is started until it is gone."""
+
+    def __init__(self, dock: "_Dock", spec: WorkerSpec) -> None:
+        self.worker_id = f"{spec.index}@a node to be chosen"
+        self.reading = Reading()
+        self._dock = dock
+        self._group: WorkerGroup[RolloutWorker] | None = None
+        self._task = asyncio.create_task(self._live(spec), name=f"worker {spec.index} on the cluster")
+
+    async def wait(self) -> WorkerExit:
+        """`WorkersFailed` if it cannot be started anywhere."""
+        await asyncio.wait([self._task])
+        if self._task.cancelled():
+            return WorkerExit(failed=True, description="was killed")
+        return self._task.result()
+
+    def drain(self) -> None:
+        if self._group is None:
+            self._task.cancel()
+            return
+        with suppress(ClusterError):  # it has just ended
+            self._group.drain()
+
+    def kill(self) -> None:
+        self._task.cancel()
+
+    def hear(self, line: str, on_line: LineHandler) -> None:
+        reading = Reading.of_line(line)
+        if reading is not None:
+            self.reading = reading
+        elif line:
+            on_line(line)
+
+    async def _live(self, spec: WorkerSpec) -> WorkerExit:
+        dock = self._dock
+        berth, given = await dock.berth(spec)
+        group = RolloutWorker.create_group(dock.endpoint, str(Path.cwd()))
+        ended: bytes | Exception | None = None
+        try:
+            ended = await self._work(group, berth, given)
+        finally:
+            dock.berths.leave(berth, is_lost=_is_loss(ended))
+            await dock.close(group, waits=not _is_loss(ended))
+        return _exit_of(ended, berth.node)
+
+    async def _work(self, group: "WorkerGroup[RolloutWorker]", berth: Berth, spec: WorkerSpec) -> bytes | Exception:
+        """The record of how it ended, or the error that ended it."""
+        name = await self._dock.started(self, group, berth.node, spec)
+        if isinstance(name, Exception):
+            return name
+        berth.is_up = True
+        self.worker_id = name
+        self._group = group
+        (ended,) = await group.work(wire.to_record(spec)).async_wait(return_exceptions=True)
+        return cast("bytes | Exception", ended)
+
+
+class _Dock:
+    """What the workers of one launcher share."""
+
+    def __init__(self, cluster: "Cluster", on_line: LineHandler, cpus_per_worker: float, choose: Choice) -> None:
+        self.berths = Berths(SystemClock())
+        self.endpoint = cluster.post.endpoint
+        self._cluster = cluster
+        self._on_line = on_line
+        self._name = new_id("rollouts")  # groups of several programs may be on one Ray
+        self._n_cpus = cpus_per_worker
+        self._choose = choose
+        self._loop = asyncio.get_running_loop()
+        self._numbers = count()
+        self._workers: WeakValueDictionary[str, ClusterWorker] = WeakValueDictionary()
+        self._n_failed_starts: Counter[int] = Counter()
+        cluster.post.serve(SAID, self._said)
+
+    async def berth(self, spec: WorkerSpec) -> tuple[Berth, WorkerSpec]:
+        """Where the worker goes; the place is its own until it leaves."""
+        nodes = await self._nodes_with_room(spec.index)
+        node, given = await self._choose(spec, nodes)
+        return self.berths.take(node), given
+
+    async def _nodes_with_room(self, index: int) -> list[NodeInfo]:
+        """The nodes that have the CPUs, the best first; if none has, as soon as one does."""
+        has_said = False
+        while True:
+            nodes = await asyncio.to_thread(lambda: self._cluster.nodes)
+            if found := self.berths.ranked(nodes, self._n_cpus):
+                return found
+            if not has_said:
+                has_said = True
+                most = max((node.n_cpus for node in nodes), default=0.0)
+                room = f"{self._n_cpus:g} CPUs free; the largest has {most:g}" if nodes else "joined the cluster"
+                self._on_line(f"⏳ Worker-{index} waits until a node has {room}")
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def started(
+        self, worker: ClusterWorker, group: "WorkerGroup[RolloutWorker]", node: NodeInfo, spec: WorkerSpec
+    ) -> str | Exception:
+        """Start the worker: the id that the store will know it by, or why it could not be started.
+
+        `WorkersFailed` if that happens again and again to the same worker, whatever node it is sent to.
+        """
+        name = f"{self._name}-{spec.index}-{next(self._numbers)}"
+        self._workers[f"{name}:0"] = worker
+        place, env = OnNode(node.name, self._n_cpus), _forwarded(os.environ)
+        launch = partial(group.launch, self._cluster, place, name, wait=False, env_vars=env)
+        found: str | Exception
+        try:
+            await uninterrupted(asyncio.to_thread(launch))
+            (found,) = await group.identify(spec.index).async_wait(return_exceptions=True)
+        except ClusterError as exc:
+            found = exc
+        if not isinstance(found, Exception):
+            del self._n_failed_starts[spec.index]
+            return found
+        self._n_failed_starts[spec.index] += 1
+        if self._n_failed_starts[spec.index] == MAX_FAILED_STARTS:
+            raise WorkersFailed(
+                f"Worker-{spec.index} could not be started {MAX_FAILED_STARTS} times in a row, "
+                f"at last on node {node.ip}: {_told(found)}"
+            ) from found
+        return found
+
+    async def close(self, group: "WorkerGroup[RolloutWorker]", *, waits: bool) -> None:
+        """End the worker, and wait for that unless it is lost anyway."""
+        closing = self._loop.run_in_executor(None, group.close)
+        if waits:
+            await uninterrupted(closing)
+        else:
+            closing.add_done_callback(_note)
+
+    def _said(self, _: Link, head: Any, __: object) -> None:
+        with suppress(RuntimeError):  # the command is over
+            self._loop.call_soon_threadsafe(self._hear, *head)
+
+    def _hear(self, address: str, line: str) -> None:
+        if (worker := self._workers.get(address)) is not None:
+            worker.hear(line, self._on_line)
+
+
+def _exit_of(ended: bytes | Exception, node: NodeInfo) -> WorkerExit:
+    if isinstance(ended, bytes):
+        return wire.from_record(ended, WorkerExit)
+    if _is_loss(ended):
+        return WorkerExit(failed=True, description=f"was lost on node {node.ip}: {_told(ended)}")
+    return WorkerExit(failed=True, description=f"failed on node {node.ip}: {_told(ended)}")
+
+
+def _is_loss(ended: object) -> bool:
+    """Whether the worker or its node is gone, rather than that its code failed."""
+    return isinstance(ended, ClusterError) and not isinstance(ended, WorkerFailed)
+
+
+def _told(error: Exception) -> str:
+    """What happened; with the traceback over there, if it was an exception of the worker's own."""
+    if isinstance(error, WorkerDied):
+        return error.cause
+    return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+
+
+def _forwarded(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if name.startswith(FORWARDED)}
+
+
+def _note(closing: "asyncio.Future[None]") -> None:
+    if not closing.cancelled() and (error := closing.exception()) is not None:
+        _log.warning("cannot clear up after a worker that is gone: %s", error)

@@ -1,0 +1,64 @@
+"""The cluster that the workers of a run shall be on, checked against the run's store."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from outrider.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from outrider.cluster.cluster import Cluster
+
+LOCAL_STORE = "sqlite:///"
+"""What stands for the store that a run makes in its own folder."""
+
+
+@contextmanager
+def open_cluster(address: str | None, store_url: str) -> Iterator["Cluster | None"]:
+    """The Ray cluster at `address`; None if that is None. Empty: that of RAY_ADDRESS, or one of our own, ended here.
+
+    `InvalidInput` if there is none, or if its nodes could not all reach the store. Blocks: nothing else is under way
+    when a command opens its cluster.
+    """
+    if address is None:
+        yield None
+        return
+    _refuse_memory(store_url)
+    from outrider.cluster.cluster import Cluster  # noqa: PLC0415 Ray is an extra, and takes its time
+
+    with Cluster(address or None) as cluster:
+        check_reach(store_url, [node.ip for node in cluster.nodes])
+        yield cluster
+
+
+def spread_of(n_workers: int, cluster: "Cluster") -> str:
+    """So many workers on so many nodes, in words."""
+    n_nodes = cluster.num_nodes
+    return f"{n_workers} worker{'s' * (n_workers != 1)} on {n_nodes} node{'s' * (n_nodes != 1)} of Ray"
+
+
+def _refuse_memory(store_url: str) -> None:
+    if store_url.startswith("memory:"):
+        raise InvalidInput("a memory:// store lives in one process; with --ray give --store postgresql://…")
+
+
+def check_reach(store_url: str, ips: list[str]) -> None:
+    """Raise `InvalidInput` unless workers on nodes with these addresses can open the store."""
+    if not store_url.startswith("sqlite:") or (len(ips) == 1 and _is_here(ips[0])):
+        return
+    where = f"has {len(ips)} nodes" if len(ips) > 1 else f"is on another machine, {ips[0]}"
+    raise InvalidInput(
+        f"the Ray cluster {where}, and a SQLite store is a file of this one; "
+        "give a store that all nodes reach: --store postgresql://USER@HOST/DATABASE"
+    )
+
+
+def _is_here(ip: str) -> bool:
+    """Whether the address is one of this machine's own."""
+    with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((ip, 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,94 @@
+"""Nodes of a Ray cluster and workers on them, lost at random: nothing is lost, nothing ends twice."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from ended_once import check_ended_once, enqueue_traced
+from outrider import Store, open_store
+from outrider.core.status import RolloutStatus, WorkerStatus
+from ray_nodes import RayNodes, children, ray_nodes
+
+N_AHEAD = 300
+N_WORKERS = 4
+LEASE_SECONDS = 3.0
+N_NODES_LOST = 2
+HERE = Path(__file__).parent
+
+
+@contextmanager
+def work(store_url: str, address: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "outrider", "work", "--store", store_url, "--ray", address, "--until-done"]
+    command += ["--workers", str(N_WORKERS), "--agent", "chaos_agents:trace", "--max-env-num-per-worker", "4"]
+    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output, cwd=HERE) as driver:
+        try:
+            yield driver
+        finally:
+            driver.kill()
+
+
+class Harm:
+    """Kills workers, and now and then the node that is not the head, while they work."""
+
+    def __init__(self, store: Store, nodes: RayNodes, rng: random.Random) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._rng = rng
+        self.done: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        n_killed = 0
+        while self.done["node lost"] < N_NODES_LOST:
+            await asyncio.sleep(self._rng.uniform(0.3, 0.6))
+            head, other = await self._busy()
+            crowded = [pid for pids in (head, other) if len(pids) > 1 for pid in pids]
+            if head and other and n_killed:
+                await asyncio.to_thread(self._nodes.lose)
+                self.done["node lost"] += 1
+                n_killed = 0
+            elif crowded:
+                with suppress(ProcessLookupError):
+                    os.kill(self._rng.choice(crowded), signal.SIGKILL)
+                    self.done["worker killed"] += 1
+                    n_killed += 1
+
+    async def _busy(self) -> list[list[int]]:
+        """The processes of workers that hold leases, by node."""
+        workers = await self._store.query_workers(status=WorkerStatus.BUSY)
+        pids = {int(worker.worker_id.rpartition(":")[2]) for worker in workers}
+        return [sorted(pids.intersection(children(raylet))) for raylet in self._nodes.raylets]
+
+
+async def feed(store: Store, trace: Path, ids: list[str]) -> None:
+    """Have enough to do at any time, however fast this machine is."""
+    while True:
+        if (await store.statistics()).rollouts[RolloutStatus.QUEUING] < N_AHEAD:
+            ids += await enqueue_traced(store, trace, N_AHEAD, LEASE_SECONDS)
+        await asyncio.sleep(0.2)
+
+
+@pytest.mark.timeout(150)
+async def test_nothing_is_lost_and_nothing_ends_twice_when_nodes_are_lost(postgres_url: str, tmp_path: Path):
+    trace, log, ids = tmp_path / "trace", tmp_path / "log", list[str]()
+    async with open_store(postgres_url) as store:
+        feeding = asyncio.create_task(feed(store, trace, ids))
+        with ray_nodes(2) as nodes, work(postgres_url, nodes.address, log) as driver:
+            harm = Harm(store, nodes, random.Random(1))
+            try:
+                async with asyncio.timeout(60):
+                    await harm.run()
+                feeding.cancel()
+                code = await asyncio.to_thread(driver.wait, 60)
+            finally:
+                print(harm.done, log.read_text()[-3000:])
+        assert code == 0
+        await check_ended_once(store, ids, trace)

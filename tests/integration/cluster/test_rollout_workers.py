@@ -1,0 +1,229 @@
+"""Workers of a run on a cluster: started, heard, killed, drained, sent elsewhere."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from outrider import RolloutConfig, Store
+from outrider.cluster.cluster import Cluster
+from outrider.cluster.info import NodeInfo
+from outrider.cluster.rollouts.launcher import MAX_FAILED_STARTS, cluster_launcher
+from outrider.core.errors import InvalidInput, WorkersFailed
+from outrider.core.status import AttemptStatus, RolloutStatus
+from outrider.policy.spec import PolicySpec
+from outrider.runner import RunnerConfig
+from outrider.runner.kit import EnvironmentSpec, EpisodeSpec
+from outrider.runner.supervisor import Scale, Supervisor
+from outrider.runner.worker import WorkerSpec
+from outrider.testing import eventually
+
+AGENTS = """
+import asyncio, logging, os
+
+async def quick(task, ctx):
+    logging.getLogger("quick").warning("rollout in %s", os.path.basename(os.getcwd()))
+    return 1.0
+
+async def slow(task, ctx):
+    await asyncio.sleep(task.get("seconds", 30))
+    return 1.0
+
+async def broke(task, ctx):
+    from outrider.core.errors import BudgetSpent
+    raise BudgetSpent("1,000 tokens are used up")
+"""
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(local=True, num_nodes=2) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "some_agents.py").write_text(AGENTS)
+    (tmp_path / "broken_agents.py").write_text("raise RuntimeError('broken on import')")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def spec_of(store: Store, agent: str, **config: object) -> WorkerSpec:
+    return WorkerSpec(store_url=store.url, episodes=EpisodeSpec(agent=agent), config=RunnerConfig(**config))  # type: ignore[arg-type]
+
+
+def supervise(
+    cluster: Cluster, store: Store, spec: WorkerSpec | str, lines: list[str], *, n_workers: int = 1, **settings: object
+) -> Supervisor:
+    launcher = cluster_launcher(cluster, lines.append, **settings)  # type: ignore[arg-type]
+    given = spec_of(store, spec) if isinstance(spec, str) else spec
+    scale = Scale(minimum=n_workers, maximum=n_workers)
+    return Supervisor(store, given, scale=scale, launcher=launcher, on_line=lines.append)
+
+
+async def running(store: Store, n: int) -> None:
+    async def so_many() -> bool:
+        return (await store.query_rollouts(status="running", limit=0)).total == n
+
+    await eventually(so_many, within_seconds=20)
+
+
+def pid_of(worker_id: str) -> int:
+    return int(worker_id.rpartition(":")[2])
+
+
+def is_alive(worker_id: str) -> bool:
+    return Path(f"/proc/{pid_of(worker_id)}").exists()
+
+
+async def test_workers_run_rollouts_in_the_drivers_folder_and_what_they_say_and_log_is_heard(
+    cluster: Cluster, store: Store, agents: Path
+):
+    lines: list[str] = []
+    ids = [(await store.enqueue_rollout({})).rollout_id for _ in range(4)]
+    supervisor = supervise(cluster, store, spec_of(store, "some_agents:quick", max_rollouts=2), lines, n_workers=2)
+
+    async with asyncio.timeout(30):
+        await supervisor.run()
+
+    ended = await store.query_rollouts(rollout_ids=ids)
+    assert {rollout.status for rollout in ended} == {RolloutStatus.SUCCEEDED}
+    assert sum("processing rollout" in line for line in lines) == 4
+    assert sum(line.endswith(f"WARNING rollout in {agents.name}") for line in lines) == 4
+
+
+async def test_what_a_worker_has_used_is_known_when_it_has_ended(cluster: Cluster, store: Store):
+    await store.enqueue_rollout({"task_id": "a", "question": "1 + 1", "answer": "2"}, tag="math")
+    episodes = EpisodeSpec(
+        policy=PolicySpec(model="builtin:solver"), environments={"math": EnvironmentSpec(name="math")}
+    )
+    spec = WorkerSpec(store_url=store.url, episodes=episodes, config=RunnerConfig(max_rollouts=1))
+    supervisor = supervise(cluster, store, spec, [])
+
+    async with asyncio.timeout(30):
+        await supervisor.run()
+
+    assert supervisor.reading.calls > 0
+    assert supervisor.reading.tokens > 0
+
+
+async def test_a_killed_worker_is_noticed_at_once_and_its_rollout_retried_on_another_node(
+    cluster: Cluster, store: Store
+):
+    lines: list[str] = []
+    sent: list[int] = []
+
+    async def noting(spec: WorkerSpec, nodes: Sequence[NodeInfo]) -> tuple[NodeInfo, WorkerSpec]:
+        sent.append(nodes[0].node_id)
+        return nodes[0], spec
+
+    rollout = await store.enqueue_rollout({"seconds": 30}, config=RolloutConfig(unresponsive_seconds=25))
+    supervisor = supervise(cluster, store, "some_agents:slow", lines, choose=noting)
+
+    async def retried() -> bool:
+        return len(await store.query_attempts(rollout.rollout_id)) == 2
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(supervisor.run())
+        await running(store, 1)
+        os.kill(pid_of(supervisor.workers[0].worker_id), signal.SIGKILL)
+        await eventually(retried, within_seconds=10)
+        await store.cancel_rollouts([rollout.rollout_id])
+        supervisor.drain()
+
+    first, _ = await store.query_attempts(rollout.rollout_id)
+    assert first.status is AttemptStatus.UNRESPONSIVE
+    assert first.failure is not None
+    assert "SIGKILL" in first.failure.message
+    assert any("💀" in line and "SIGKILL" in line for line in lines)
+    assert sent == [0, 1]
+
+
+async def test_drained_workers_finish_what_they_run_and_are_gone(cluster: Cluster, store: Store):
+    rollout = await store.enqueue_rollout({"seconds": 2})
+    supervisor = supervise(cluster, store, "some_agents:slow", [], n_workers=2)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(supervisor.run())
+        await running(store, 1)
+        ids = [worker.worker_id for worker in supervisor.workers]
+        supervisor.drain()
+
+    (ended,) = await store.query_rollouts(rollout_ids=[rollout.rollout_id])
+    assert ended.status is RolloutStatus.SUCCEEDED
+    assert ended.n_attempts == 1
+    assert not any(is_alive(worker_id) for worker_id in ids if worker_id[-1].isdecimal())
+
+
+async def test_killed_workers_are_gone_and_their_rollouts_back_whenever_it_happens(cluster: Cluster, store: Store):
+    rollout = await store.enqueue_rollout({"seconds": 60})
+    for moment in range(4):
+        supervisor = supervise(cluster, store, "some_agents:slow", [], n_workers=2)
+        run = asyncio.create_task(supervisor.run())
+        await asyncio.sleep(0.02 * moment)
+        if moment == 3:
+            await running(store, 1)
+        ids = [worker.worker_id for worker in supervisor.workers]
+        run.cancel()
+        await asyncio.wait([run], timeout=15)
+        assert run.cancelled()
+        assert not any(is_alive(worker_id) for worker_id in ids if worker_id[-1].isdecimal())
+    (found,) = await store.query_rollouts(rollout_ids=[rollout.rollout_id])
+    assert found.status in {RolloutStatus.QUEUING, RolloutStatus.REQUEUING}
+
+
+async def test_a_worker_may_be_sent_elsewhere_and_told_otherwise(cluster: Cluster, store: Store):
+    sent: list[tuple[int, int]] = []
+
+    async def to_the_last(spec: WorkerSpec, nodes: Sequence[NodeInfo]) -> tuple[NodeInfo, WorkerSpec]:
+        last = max(nodes, key=lambda node: node.node_id)
+        sent.append((spec.index, last.node_id))
+        return last, replace(spec, config=RunnerConfig(max_rollouts=1))
+
+    for _ in range(2):
+        await store.enqueue_rollout({})
+
+    async with asyncio.timeout(30):
+        await supervise(cluster, store, "some_agents:quick", [], n_workers=2, choose=to_the_last).run()
+
+    assert sorted(sent) == [(0, 1), (1, 1)]
+
+
+async def test_what_every_worker_would_meet_stops_the_run(cluster: Cluster, store: Store):
+    await store.enqueue_rollout({})
+    supervisor = supervise(cluster, store, "some_agents:broke", [], n_workers=2)
+    async with asyncio.timeout(30):
+        await supervisor.run()
+    assert supervisor.stopped_by == "1,000 tokens are used up"
+
+
+@pytest.mark.parametrize(
+    ("agent", "error", "says"),
+    [
+        ("nowhere:agent", InvalidInput, "no module 'nowhere'"),
+        ("broken_agents:agent", WorkersFailed, "5 times"),
+    ],
+)
+async def test_workers_that_cannot_work_end_the_run(
+    cluster: Cluster, store: Store, agent: str, error: type[Exception], says: str
+):
+    lines: list[str] = []
+    async with asyncio.timeout(40):
+        with pytest.raises(error, match=says):
+            await supervise(cluster, store, agent, lines).run()
+    assert (error is InvalidInput) or any("broken on import" in line for line in lines)
+
+
+async def test_a_worker_that_starts_on_no_node_ends_the_run_and_says_why(cluster: Cluster, store: Store):
+    async def to_a_lost_one(spec: WorkerSpec, nodes: Sequence[NodeInfo]) -> tuple[NodeInfo, WorkerSpec]:
+        lost = NodeInfo(7, "10.0.0.7", "lost", 1, 0, 1, 0)
+        return lost, spec
+
+    async with asyncio.timeout(30):
+        with pytest.raises(WorkersFailed, match=rf"{MAX_FAILED_STARTS} times in a row.* node lost is gone"):
+            await supervise(cluster, store, "some_agents:quick", [], choose=to_a_lost_one).run()

@@ -1,0 +1,98 @@
+"""A Ray cluster of several nodes on this machine, in a process of its own, whose nodes can be lost for real."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+START_SECONDS = 60
+STOP_SECONDS = 30
+
+
+class RayNodes:
+    """The cluster, as a test sees it. `raylets` are the processes of its nodes, the head's first."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.address: str
+        self.raylets: list[int]
+        self._hear()
+
+    def lose(self, index: int = -1) -> None:
+        """Kill a node and all its workers at once; a fresh one takes its place."""
+        raylet = self.raylets[index]
+        for pid in (raylet, *children(raylet)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._tell(f"replace {index % len(self.raylets)}")
+        self._hear()
+
+    def _tell(self, text: str) -> None:
+        assert self._process.stdin is not None
+        print(text, file=self._process.stdin, flush=True)
+
+    def _hear(self) -> None:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the Ray cluster has ended"
+        said: dict[str, Any] = json.loads(line)
+        self.address, self.raylets = said["address"], said["raylets"]
+
+
+@contextmanager
+def ray_nodes(n_nodes: int) -> Iterator[RayNodes]:
+    command = [sys.executable, __file__, str(n_nodes)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield RayNodes(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(STOP_SECONDS)
+            finally:
+                process.kill()
+
+
+def children(raylet: int) -> list[int]:
+    """The processes that a node has started: its agents, those that wait for an actor, and those that have one."""
+    with suppress(OSError):
+        return [int(pid) for pid in Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()]
+    return []
+
+
+def _serve(n_nodes: int) -> None:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    numbers = count(2)
+
+    def fresh() -> Any:
+        """A node at an address of its own: programs on this machine join the head, which is at the usual one."""
+        return cluster.add_node(num_cpus=2, node_ip_address=f"127.0.0.{next(numbers)}")
+
+    nodes = [cluster.head_node, *(fresh() for _ in range(n_nodes - 1))]
+
+    def say() -> None:
+        raylets = [node.all_processes["raylet"][0].process.pid for node in nodes]
+        print(json.dumps({"address": cluster.address, "raylets": raylets}), flush=True)
+
+    try:
+        say()
+        for line in sys.stdin:
+            index = int(line.split()[1])
+            cluster.remove_node(nodes[index], allow_graceful=False)
+            nodes[index] = fresh()
+            say()
+    finally:
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

@@ -1,0 +1,77 @@
+"""Which node the next worker goes to."""
+
+import pytest
+
+from outrider.cluster.info import NodeInfo
+from outrider.cluster.rollouts.berths import DOUBT_SECONDS, SETTLE_SECONDS, Berths, OnNode
+from outrider.core.errors import ClusterError
+from outrider.testing import FakeClock
+
+
+def node(node_id: int, *, n_cpus: float = 4.0, free: float | None = None) -> NodeInfo:
+    free_cpus = n_cpus if free is None else free
+    return NodeInfo(node_id, f"10.0.0.{node_id}", f"node-{node_id}", n_cpus, 0, free_cpus, 0)
+
+
+def names(nodes: list[NodeInfo]) -> list[int]:
+    return [one.node_id for one in nodes]
+
+
+def test_workers_are_spread_evenly_and_a_place_that_is_left_is_filled_first(clock: FakeClock):
+    berths, nodes = Berths(clock), [node(0), node(1), node(2)]
+    taken = [berths.take(berths.ranked(nodes, 0)[0]) for _ in range(6)]
+    assert names([berth.node for berth in taken]) == [0, 1, 2, 0, 1, 2]
+
+    berths.leave(taken[4], is_lost=False)
+
+    assert berths.ranked(nodes, 0)[0] is nodes[1]
+
+
+async def test_a_node_where_a_worker_was_lost_is_the_last_choice_for_a_while(clock: FakeClock):
+    berths, nodes = Berths(clock), [node(0), node(1), node(2)]
+    for one in nodes[1:]:
+        berths.take(one)
+    berths.leave(berths.take(nodes[0]), is_lost=True)
+
+    assert names(berths.ranked(nodes, 0)) == [1, 2, 0]
+    assert names(berths.ranked(nodes[:1], 0)) == [0], "it is better than none"
+
+    await clock.advance(DOUBT_SECONDS / 2)
+    berths.leave(berths.take(nodes[1]), is_lost=True)
+    assert names(berths.ranked(nodes, 0)) == [2, 0, 1], "what was lost lately is doubted most"
+
+    await clock.advance(DOUBT_SECONDS)
+    assert names(berths.ranked(nodes, 0)) == [0, 1, 2]
+
+
+async def test_a_node_where_another_worker_stays_up_is_not_doubted_for_long(clock: FakeClock):
+    berths, nodes = Berths(clock), [node(0), node(1)]
+    berths.take(nodes[0]).is_up = True
+    for one in (nodes[0], nodes[1]):
+        berths.leave(berths.take(one), is_lost=True)
+    assert names(berths.ranked(nodes, 0)) == [0, 1]
+    assert names(berths.ranked([*nodes, node(2)], 0)) == [2, 0, 1]
+
+    await clock.advance(SETTLE_SECONDS + 1)
+    berths.take(nodes[1])
+    assert names(berths.ranked([node(2), *nodes], 0)) == [2, 0, 1]
+    berths.take(node(2))
+    berths.take(node(2))
+    assert names(berths.ranked([node(2), *nodes], 0)) == [0, 2, 1]
+
+
+def test_workers_that_reserve_cpus_go_where_these_are_free(clock: FakeClock):
+    berths, nodes = Berths(clock), [node(0, n_cpus=4, free=1), node(1, n_cpus=1), node(2, n_cpus=4, free=2)]
+    berths.take(nodes[2])
+
+    assert names(berths.ranked(nodes, 1)) == [0, 1, 2]
+    assert names(berths.ranked(nodes, 2)) == [2]
+    assert names(berths.ranked(nodes, 5)) == []
+
+
+def test_a_place_is_found_by_the_name_of_its_node_and_not_by_its_number():
+    place = OnNode("node-7", 1.5)
+    (found,) = place.places([node(3), node(7)])
+    assert (found.rank, found.node_id, found.n_cpus, found.local_world_size) == (0, 7, 1.5, 1)
+    with pytest.raises(ClusterError, match="node-7 is gone"):
+        place.places([node(3)])

@@ -9,8 +9,7 @@ from inspect import signature
 
 import pytest
 
-from outrider.cluster import Cluster, CollectiveGroup, Worker, WorkerAddress, WorkerGroup, WorkerInfo
-from outrider.cluster.channel.channel import Channel
+from outrider.cluster import Channel, Cluster, CollectiveGroup, Worker, WorkerAddress, WorkerGroup, WorkerInfo
 from outrider.cluster.placement import NodePlacementStrategy, SpreadPlacementStrategy
 from seed_workers import (
     RECV_GROUP_NAME,

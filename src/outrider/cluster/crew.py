@@ -8,11 +8,13 @@ Invariants:
 import asyncio
 import logging
 import secrets
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outrider.cluster.address import WorkerAddress
@@ -222,6 +224,7 @@ class Crew(Roster):
             gpus=place.gpus,
             sets_visible_devices=self._engine.sets_visible_devices,
             env=dict(muster.env),
+            path=[str(Path(place).absolute()) for place in sys.path],
             worker=muster.workers[place.rank],
             directory=self._cluster.directory.endpoint,
             key=self._cluster.post.key,

@@ -10,11 +10,13 @@ import asyncio
 import inspect
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from outrider.cluster.address import WorkerAddress
@@ -129,6 +131,7 @@ class Seated:
         master = station.post.run(meeting, timeout=spec.start_seconds)
         with wear({**spec.env, **_identity(spec, membership, master)}):
             station.join()
+            sys.path.extend(place for place in spec.path if place not in sys.path and Path(place).exists())
             cls, args, kwargs = pickle.loads(spec.worker)  # noqa: S301 from a proven member of the cluster
             with station.at_work():
                 self._worker = cls(*args, **kwargs)

@@ -8,6 +8,7 @@ Invariants:
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -141,6 +142,7 @@ class Inbox:
     def _lost(self, sender: str, link: Link) -> None:
         for key in [key for key in self._arriving if key[0] is link]:
             self._mailbox.withdraw(*self._arriving.pop(key))
+        self._maps.drop(link)
         self._links[sender].discard(link)
         if not self._links[sender]:
             del self._links[sender]
@@ -159,7 +161,7 @@ class Inbox:
 
     def _give_back(self, link: Link, number: int) -> None:
         """Called by whichever thread drops the last reference, perhaps in the midst of anything."""
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed, and the sender lost with it
             self._loop.call_soon_threadsafe(link.tell, "mail.free", number)
 
 

@@ -78,16 +78,20 @@ class Outbox:
         async with way.turn:
             link = await self._link(way, receiver, letter.number)
             if sum(lengths) >= LARGE_BYTES or len(parts) > MANY_PARTS:
-                is_shared = way.shares_memory and link.endpoint is not None and link.endpoint.node == self._node
-                way.shares_memory = is_shared and await self._share(link, letter, parts)
-                if not way.shares_memory:
-                    await self._stream(link, letter, parts)
+                await self._send_large(way, link, letter, parts)
                 return
             await way.unanswered.acquire()
             answer = self._ask(link, "mail.letter", letter, parts)
             answer.add_done_callback(lambda _: way.unanswered.release())
             await _written(answer)
         await answer
+
+    async def _send_large(self, way: _Way, link: Link, letter: Announcement, parts: Sequence[memoryview]) -> None:
+        if way.shares_memory and link.endpoint is not None and link.endpoint.node == self._node:
+            if await self._share(link, letter, parts):
+                return
+            way.shares_memory = False
+        await self._stream(link, letter, parts)
 
     async def _link(self, way: _Way, receiver: WorkerAddress, number: int) -> Link:
         if way.error is not None and number <= way.n_hopeless:

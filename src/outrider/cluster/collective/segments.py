@@ -84,6 +84,7 @@ class SegmentPool:
         self._numbers = count(1)
         self._free: list[Segment] = []
         self._lent: dict[int, tuple[Segment, Link]] = {}
+        self._watched: weakref.WeakSet[Link] = weakref.WeakSet()
 
     def take(self, n_bytes: int) -> Segment:
         """The smallest that is free and not much too large, or a new one."""
@@ -97,8 +98,9 @@ class SegmentPool:
 
     def lend(self, segment: Segment, link: Link) -> None:
         """The process behind the link reads it until it gives it back; if it is lost, the segment is too."""
-        if link not in segment.readers:
-            segment.readers.add(link)
+        segment.readers.add(link)
+        if link not in self._watched:
+            self._watched.add(link)
             link.on_lost.append(lambda: self.forget(link))
         self._lent[segment.ref.number] = (segment, link)
 
@@ -140,7 +142,7 @@ class Maps:
     """The segments of others as this process sees them; kept until their owner drops them or is lost."""
 
     def __init__(self) -> None:
-        self._maps: weakref.WeakKeyDictionary[Link, dict[int, mmap.mmap]] = weakref.WeakKeyDictionary()
+        self._maps: dict[Link, dict[int, mmap.mmap]] = {}
 
     def open(self, link: Link, ref: SegmentRef) -> mmap.mmap | None:
         """The memory of a segment; None if this process cannot get at it."""
@@ -154,6 +156,10 @@ class Maps:
 
     def forget(self, link: Link, number: int) -> None:
         self._maps.get(link, {}).pop(number, None)
+
+    def drop(self, link: Link) -> None:
+        """Their owner is lost. What is still used stays until it is not."""
+        self._maps.pop(link, None)
 
 
 def _mapped(ref: SegmentRef) -> mmap.mmap:

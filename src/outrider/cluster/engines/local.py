@@ -42,7 +42,6 @@ class Order(msgspec.Struct, frozen=True):
     spec: SeatSpec
     starter: Endpoint
     starter_pid: int
-    path: list[str]
 
 
 class LocalSeat(ABC):
@@ -199,7 +198,7 @@ class LocalEngine(PostCaller):
             seat.see_gone()
 
     def _seat(self, spec: SeatSpec) -> LocalSeat:
-        return ProcessSeat(Order(spec, self.post.endpoint, os.getpid(), sys.path))
+        return ProcessSeat(Order(spec, self.post.endpoint, os.getpid()))
 
     def _forget(self, seat_id: str) -> None:
         with self._lock:

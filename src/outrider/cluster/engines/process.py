@@ -31,7 +31,6 @@ def main() -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     lifeline = _take_stdin()
     order = _read(lifeline)
-    sys.path[:] = order.path
     seated = Seated(order.spec)
     threading.Thread(target=_end_with, args=(lifeline, order, seated), name="lifeline", daemon=True).start()
     failure = seated.open()

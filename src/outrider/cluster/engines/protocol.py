@@ -56,6 +56,8 @@ class SeatSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the seat sets CUDA_VISIBLE_DEVICES from `gpus` (local clusters); on Ray, Ray has done so."""
     env: dict[str, str | None]
     """Variables to set before the user's class is imported; None removes one."""
+    path: list[str]
+    """Where the launcher finds modules (`sys.path`); the worker looks there too, after its own places."""
     worker: bytes
     """The pickle of (class, args, kwargs)."""
     directory: Endpoint

@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import sys
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,13 +13,12 @@ from outrider.cluster.seat import Seated
 
 
 class PlainActor:
-    """For classes without coroutine methods: they are called on the actor's own threads.
+    """For classes without coroutine methods: they are called on the actor's own threads."""
 
-    `path` is where the starter finds its modules.
-    """
+    _address = "a worker"
 
-    def __init__(self, spec: SeatSpec, path: Sequence[str]) -> None:
-        sys.path += [folder for folder in path if folder and folder not in sys.path]
+    def __init__(self, spec: SeatSpec) -> None:
+        self._address = spec.address
         self._spec = msgspec.structs.replace(spec, gpus=tuple(int(gpu) for gpu in ray.get_gpu_ids()))
         self._seated = self._seat()
         self._failure = self._seated.open()
@@ -44,7 +41,7 @@ class PlainActor:
 
     def __repr__(self) -> str:
         """What Ray puts before each line that the worker prints."""
-        return self._spec.address
+        return self._address
 
     def _seat(self) -> Seated:
         return Seated(self._spec)
@@ -53,9 +50,9 @@ class PlainActor:
 class AsyncActor(PlainActor):
     """For classes with coroutine methods: those run on the actor's event loop, on which the instance is made too."""
 
-    def __init__(self, spec: SeatSpec, path: Sequence[str]) -> None:
+    def __init__(self, spec: SeatSpec) -> None:
         self._calls: set[asyncio.Task[Any]] = set()
-        super().__init__(spec, path)
+        super().__init__(spec)
 
     async def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         task = asyncio.current_task()

@@ -5,7 +5,6 @@ Invariants:
 - Ray restarts nothing: the actor of a worker that is started again replaces the one of the same name.
 """
 
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -110,7 +109,7 @@ class RayEngine:
                 num_gpus=place.n_gpus,
                 max_concurrency=MAX_COROUTINES if spec.is_async else spec.max_concurrency or 1,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-            ).remote(spec, sys.path)
+            ).remote(spec)
         except ValueError as exc:
             return VacantSeat(spec, _refusal(spec.address, self._namespace, exc))
         if spec.rank == 0:

@@ -27,8 +27,8 @@ class CollectiveGroup:
     """What a worker delegates its communication to. Its methods may be called from any thread.
 
     `send` returns when the receiver's process has the message, which waits there until it is received; when more than
-    `room_bytes` wait, senders wait too. A message given up at its deadline is withdrawn, unless it was taken in already.
-    With `async_op` a `Pending` is returned, and what is sent must not be changed before it has ended.
+    `room_bytes` wait, senders wait too. A message that is given up at its deadline is withdrawn, unless it was taken in
+    already. With `async_op` a `Pending` is returned, and what is sent must not be changed before that has ended.
 
     Objects and tensors are queued apart. Who waits for one kind while the other lies there unclaimed is told so.
 

@@ -139,6 +139,7 @@ def test_a_producer_killed_on_its_first_put_stops_nobody():
             counted(channel, waiting_puts=1)
             die(producer)
         with within_bound():
+            counted(channel, waiting_puts=0)
             assert channel.get() == "a"
             channel.put("b")
             assert channel.get() == "b"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from outrider.cluster import Cluster
+from outrider.cluster.engines.ray.roll import own_ip
 from outrider.core.errors import InvalidInput
 from processes import program
 
@@ -95,8 +96,6 @@ def test_a_wrong_address_is_refused_at_once(address, said):
 @pytest.mark.parametrize(("answer", "said"), [(b"-ERR unknown command\r\n", "is something else"), (b"", "timed out")])
 def test_what_is_no_ray_is_told_from_one(answer, said, monkeypatch):
     monkeypatch.setattr("outrider.cluster.engines.ray.connection.PROBE_SECONDS", 0.5)
-    from outrider.cluster.engines.ray.roll import own_ip
-
     with socket.create_server((own_ip(), 0)) as server:
         server.settimeout(AT_ONCE_SECONDS)
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")

@@ -194,6 +194,18 @@ async def test_a_worker_may_be_sent_elsewhere_and_told_otherwise(cluster: Cluste
     assert sorted(sent) == [(0, 1), (1, 1)]
 
 
+async def test_a_worker_waits_until_a_node_has_the_cpus_it_reserves(store: Store):
+    lines: list[str] = []
+    for _ in range(2):
+        await store.enqueue_rollout({})
+    spec = spec_of(store, "some_agents:quick", max_rollouts=1)
+    with Cluster(local=True, num_cpus=1) as cluster:
+        async with asyncio.timeout(30):
+            await supervise(cluster, store, spec, lines, n_workers=2, cpus_per_worker=1.0).run()
+    assert sum("waits until a node has 1 CPUs free; the largest has 1" in line for line in lines) == 1
+    assert {rollout.status for rollout in await store.query_rollouts()} == {RolloutStatus.SUCCEEDED}
+
+
 async def test_what_every_worker_would_meet_stops_the_run(cluster: Cluster, store: Store):
     await store.enqueue_rollout({})
     supervisor = supervise(cluster, store, "some_agents:broke", [], n_workers=2)

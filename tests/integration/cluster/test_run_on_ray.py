@@ -1,0 +1,174 @@
+"""The commands with `--ray`, as people use them: on two nodes with PostgreSQL, and on a Ray of their own."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from outrider import Store, open_store
+from outrider.core.status import RolloutStatus
+from outrider.testing import eventually
+from processes import OUTRIDER, run_outrider
+from ray_nodes import RayNodes, children, ray_nodes
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "cluster" / "squares.py"
+MATH = ("--mode", "math", "--model", "builtin:solver", "--limit", "6", "--output-dir", "results")
+SETTINGS = """
+train_env_manager: {tags: [FrozenLake], num_env_groups: 4, group_size: 2, num_groups_partition: [4]}
+"""
+AGENTS = """
+import asyncio
+
+async def slow(task, ctx):
+    await asyncio.sleep(task.get("seconds", 60))
+    return 1.0
+"""
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[RayNodes]:
+    with ray_nodes(2) as nodes:
+        yield nodes
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "frozen_lake.yaml").write_text(SETTINGS)
+    (tmp_path / "some_agents.py").write_text(AGENTS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def nodes_of(nodes: RayNodes, pids: set[int]) -> list[int]:
+    """How many of these processes are on each node."""
+    return [len(pids.intersection(children(raylet))) for raylet in nodes.raylets]
+
+
+async def working(store: Store) -> set[int]:
+    """The processes that hold leases."""
+    return {int(worker.worker_id.rpartition(":")[2]) for worker in await store.query_workers(status="busy")}
+
+
+async def test_a_run_has_a_worker_on_each_node(two_nodes: RayNodes, postgres_url: str):
+    done = run_outrider("run", *MATH, "--ray", two_nodes.address, "--store", postgres_url, "--name", "r", "--json")
+
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert outcome["complete"]
+    assert outcome["summary"]["total"]["n"] == 6
+    assert "2 workers on 2 nodes of Ray" in done.stderr
+    assert nodes_of(two_nodes, await working_ever(postgres_url)) == [0, 0], "a worker was left on the cluster"
+    config = Path("results/r/config.yaml").read_text()
+    assert f"ray: {two_nodes.address}" in config
+    assert "workers" not in config, "the number of nodes is not a setting"
+
+
+async def working_ever(store_url: str) -> set[int]:
+    async with open_store(store_url) as store:
+        return {int(worker.worker_id.rpartition(":")[2]) for worker in await store.query_workers()}
+
+
+def test_a_training_run_is_spread_over_the_nodes(two_nodes: RayNodes, postgres_url: str):
+    place = ("--ray", two_nodes.address, "--store", postgres_url)
+    done = run_outrider("rollout", "-c", "frozen_lake.yaml", "--steps", "2", *place, "--json")
+    end = json.loads(done.stdout.splitlines()[-1])
+    assert (end["steps"], end["complete"]) == (2, True)
+    assert "2 workers on 2 nodes of Ray" in done.stderr
+
+
+def test_a_run_on_a_ray_of_its_own_needs_no_server():
+    Path("ray.yaml").write_text("ray: ''\n")
+    done = run_outrider("run", *MATH, "--config", "ray.yaml", "--json")
+    assert json.loads(done.stdout.splitlines()[-1])["complete"]
+    assert "1 worker on 1 node of Ray" in done.stderr
+
+
+def test_the_example_runs_as_a_job_of_the_cluster_does(two_nodes: RayNodes, postgres_url: str, folder: Path):
+    shutil.copy(EXAMPLE, folder)
+    command = [sys.executable, EXAMPLE.name, "--store", postgres_url, "--rollouts", "40"]
+    environment = {**os.environ, "RAY_ADDRESS": two_nodes.address}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "40 rollouts ended on" in done.stdout
+
+
+@contextmanager
+def at_work(nodes: RayNodes, store_url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [*OUTRIDER, "work", "--store", store_url, "--ray", nodes.address, "--agent", "some_agents:slow"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as driver:
+        try:
+            yield driver
+        finally:
+            driver.kill()
+
+
+async def test_the_first_signal_drains_and_leaves_nothing_on_the_cluster(two_nodes: RayNodes, postgres_url: str):
+    async with open_store(postgres_url) as store:
+        short, long = [(await store.enqueue_rollout({"seconds": seconds})).rollout_id for seconds in (4, 60)]
+
+        async def both_run() -> bool:
+            return len(await working(store)) == 2
+
+        with at_work(two_nodes, postgres_url, "--workers", "2", "--grace", "6") as driver:
+            await eventually(both_run, within_seconds=30)
+            pids = await working(store)
+            assert nodes_of(two_nodes, pids) == [1, 1]
+            driver.send_signal(signal.SIGINT)
+            said, _ = driver.communicate(timeout=30)
+        assert "🛑 Stopping" in said
+        assert driver.returncode == 0, said
+        found = {rollout.rollout_id: rollout.status for rollout in await store.query_rollouts()}
+        assert found[short] is RolloutStatus.SUCCEEDED
+        assert found[long] in {RolloutStatus.QUEUING, RolloutStatus.REQUEUING}
+    assert nodes_of(two_nodes, pids) == [0, 0]
+
+
+async def test_workers_end_with_a_driver_that_was_killed(two_nodes: RayNodes, postgres_url: str):
+    async with open_store(postgres_url) as store:
+        await store.enqueue_rollout({})
+
+        async def runs() -> bool:
+            return len(await working(store)) == 1
+
+        with at_work(two_nodes, postgres_url, "--workers", "2") as driver:
+            await eventually(runs, within_seconds=30)
+            (pid,) = await working(store)
+            driver.kill()
+
+        async def gone() -> bool:
+            return not Path(f"/proc/{pid}").exists()
+
+        await eventually(gone, within_seconds=15)
+
+
+@pytest.mark.parametrize("command", [("run", *MATH), ("rollout", "-c", "frozen_lake.yaml"), ("work",)])
+def test_a_file_is_refused_as_the_store_of_two_nodes_before_anything_is_made(
+    two_nodes: RayNodes, command: tuple[str, ...]
+):
+    done = run_outrider(*command, "--ray", two_nodes.address, code=2)
+    assert "has 2 nodes, and a SQLite store is a file of this one" in done.stderr
+    assert "--store postgresql://" in done.stderr
+    assert not Path("results").exists()
+    assert not Path("outrider.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("run", *MATH, "--ray", "127.0.0.1:1"), "no Ray answers at 127.0.0.1:1"),
+        (("run", *MATH, "--ray", "here"), "is not host:port of a Ray"),
+        (("run", *MATH, "--dry-run", "--ray", "127.0.0.1:1"), "no Ray answers at 127.0.0.1:1"),
+        (("run", *MATH, "--ray", "--cpus-per-worker=-1"), "cpus_per_worker is -1.0; give 0 or more"),
+        (("work", "--ray", "--store", "memory://"), "lives in one process"),
+        (("work", "--ray", "--tasks"), "give one of them"),
+    ],
+)
+def test_mistakes_are_named_at_once_and_change_nothing(arguments: tuple[str, ...], says: str):
+    assert says in run_outrider(*arguments, code=2).stderr
+    assert not Path("results").exists()

@@ -16,11 +16,15 @@ class BaselineMissing(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """A peer from PyPI. `check` is a line of Python that works once it is installed."""
+    """A peer from PyPI. `check` is a line of Python that works once it is installed.
+
+    With `needs` those are installed instead of what it says it depends on.
+    """
 
     name: str
     requirement: str
     check: str
+    needs: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -41,10 +45,15 @@ class Baseline:
         if not installed.exists():
             print(f"installing {self.requirement} into {self.folder} …", file=sys.stderr, flush=True)
             venv.create(self.folder, with_pip=True, clear=True)
-            self._run("-m", "pip", "install", "--quiet", "--disable-pip-version-check", self.requirement)
+            if self.needs:
+                self._install(*self.needs)
+            self._install(*(["--no-deps"] if self.needs else []), self.requirement)
             self._run("-W", "ignore", "-c", self.check)
             installed.touch()
         return self.python
+
+    def _install(self, *arguments: str) -> None:
+        self._run("-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments)
 
     def _run(self, *arguments: str) -> None:
         try:
@@ -68,3 +77,11 @@ AGENT_LIGHTNING = Baseline(
     requirement="agentlightning==0.3.0",
     check="import os; os.environ['LITELLM_LOCAL_MODEL_COST_MAP'] = 'True'; import agentlightning.store.memory",
 )
+
+RLINF = Baseline(
+    name="rlinf",
+    requirement="rlinf==0.3.0",
+    needs=("ray[default]==2.60.0", "torch", "numpy", "omegaconf", "hydra-core"),
+    check="from rlinf.scheduler import Channel, Cluster, Worker",
+)
+"""Torch is here for gloo, too."""

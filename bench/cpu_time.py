@@ -13,6 +13,15 @@ def tree_cpu_seconds(root: int) -> float:
     return _reaped(root) + sum(_on_cpu(pid) for pid in [root, *children])
 
 
+def family_cpu_seconds(root: int) -> float:
+    """What `root`, its children, their children and so on have used so far, without those that have ended."""
+    parents = {pid: _parent(pid) for pid in _pids()}
+    family = {root}
+    while more := {pid for pid, parent in parents.items() if parent in family and pid not in family}:
+        family |= more
+    return sum(_on_cpu(pid) for pid in family)
+
+
 def _pids() -> list[int]:
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
 

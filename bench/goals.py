@@ -10,12 +10,16 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A bound for one metric in all cases that fit the pattern; a ratio also names the metric it is `of`."""
+    """A bound for one metric in all cases that fit the pattern; a ratio also names the metric it is `of`.
+
+    `against` picks the ratios against one peer, as their lines name it.
+    """
 
     text: str
     case: str
     metric: str
     of: str | None = None
+    against: str | None = None
     system: str = "outrider"
     at_least: float | None = None
     at_most: float | None = None
@@ -38,5 +42,6 @@ class Goal:
             line["system"] == self.system
             and line["metric"] == self.metric
             and line.get("of") == self.of
+            and (self.against is None or line.get("against") == self.against)
             and fnmatchcase(line["case"], self.case)
         )

@@ -33,6 +33,8 @@ class Report:
 
     def __init__(self, bench: str, *, as_json: bool = False, out: TextIO = sys.stdout) -> None:
         self.bench = bench
+        self.tells_spread = False
+        """Whether lines of several samples carry the least and the most of them."""
         self._as_json = as_json
         self._out = out
         self._began = time.monotonic()
@@ -51,7 +53,7 @@ class Report:
         key = Key(case, system, metric)
         if key not in self._samples:
             self._units[key] = unit
-            self._pending.append(lambda: [self._line(key, self.value(case, system, metric), unit)])
+            self._pending.append(lambda: [self._line(key, self.value(case, system, metric), unit, **self._spread(key))])
         self._samples[key].append(value)
 
     def value(self, case: str, system: str, metric: str) -> float:
@@ -76,6 +78,10 @@ class Report:
         self.say(f"{system}: {reason}")
         self._pending.append(lambda: [self._line(Key(case, system, "unavailable"), None, "", reason=reason)])
 
+    def note(self, case: str, system: str, metric: str, text: str) -> None:
+        """What was seen where there is no figure."""
+        self._pending.append(lambda: [self._line(Key(case, system, metric), None, "", reason=text)])
+
     def publish(self) -> None:
         """Print what was added since the last time."""
         pending, self._pending = self._pending, []
@@ -98,7 +104,13 @@ class Report:
             return statistics.median(mine) / statistics.median(other)
         return statistics.median(a / b for a, b in zip(mine, other, strict=True))
 
-    def _line(self, key: Key, value: float | None, unit: str, **more: str) -> dict[str, Any]:
+    def _spread(self, key: Key) -> dict[str, float]:
+        samples = self._samples[key]
+        if not self.tells_spread or len(samples) == 1:
+            return {}
+        return {"least": float(f"{min(samples):.6g}"), "most": float(f"{max(samples):.6g}")}
+
+    def _line(self, key: Key, value: float | None, unit: str, **more: Any) -> dict[str, Any]:
         line = {"bench": self.bench, "case": key.case, "system": key.system, "metric": key.metric}
         return line | {"value": value if value is None else float(f"{value:.6g}"), "unit": unit} | more
 

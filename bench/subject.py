@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+HERE = Path(__file__).parent
+
 Answer = dict[str, Any]
 Work = Callable[..., Awaitable[Answer]]
 
@@ -30,12 +32,15 @@ class SubjectFailed(Exception):
 class Subject:
     """The side that asks. `send` and `receive` let several subjects work at the same time."""
 
-    def __init__(self, program: str, *, python: Path = Path(sys.executable)) -> None:
+    def __init__(
+        self, program: str, *, python: Path = Path(sys.executable), environment: Mapping[str, str] | None = None
+    ) -> None:
         self._process = subprocess.Popen(
-            [python, Path(__file__).with_name(program)],
+            [python, HERE / program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=os.environ | {"PYTHONPATH": str(HERE)} | dict(environment or {}),
         )
 
     @property

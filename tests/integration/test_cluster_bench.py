@@ -64,6 +64,7 @@ def test_a_tiny_round_without_ray_measures_everything_there_is(program, report):
 
 def test_a_goal_looks_at_the_peer_that_it_names(program, report):
     cluster = program("cluster")
+    report.tells_spread = True
     for system, value in (("outrider", 2.2), ("raw ray", 2.0), ("rlinf-0.3.0", 1.0)):
         report.add("call 4 sync", system, "call_ms", value, "ms")
         report.add("call 4 sync", system, "call_ms", value + 1.0, "ms")

@@ -36,6 +36,17 @@ mode_option = click.option(
     "--mode", type=click.Choice([mode.value for mode in Mode]), help="Only rollouts of this mode."
 )
 tag_option = click.option("--tag", help="Only rollouts with this tag.")
+ray_option = click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="",
+    default=None,
+    metavar="[ADDRESS]",
+    help="Workers are actors of this Ray cluster; without ADDRESS: that of RAY_ADDRESS, or a Ray of its own, here.",
+)
+cpus_option = click.option(
+    "--cpus-per-worker", type=float, default=None, metavar="CPUS", help="What Ray reserves for a worker.  [default: 0]"
+)
 
 
 def run(work: Coroutine[Any, Any, R]) -> R:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from outrider.cli.options import json_option, print_json, run
+from outrider.cli.options import cpus_option, json_option, print_json, ray_option, run
 from outrider.core.errors import InvalidInput
 
 
@@ -21,7 +21,11 @@ def _setting(flag: str, kind: Any, text: str, **attributes: Any) -> Callable[[An
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting over those of the file: seed=1.")
 @_setting("--steps", int, "Batches to train on, counted from the beginning of the run.  [default: 20]")
 @_setting("--model", str, "Model of the server, or builtin:random, builtin:solver, ….  [default: builtin:random]")
-@_setting("--workers", int, "Processes the environments are spread over; 1: this one.  [default: 1]")
+@_setting(
+    "--workers", int, "Processes the environments are spread over; 1: this one.  [default: 1; with --ray one per node]"
+)
+@ray_option
+@cpus_option
 @_setting("--train-seconds", float, "How long the stand-in trainer trains on a batch.", metavar="SECONDS")
 @_setting("--sync-seconds", float, "How long it takes to bring a version to the servers.", metavar="SECONDS")
 @_setting("--validate-every", int, "Validate after every so many steps.", metavar="STEPS")
@@ -58,8 +62,7 @@ def command(
     async_generation_ratio, max_staleness, filters, …) and model, base_urls, agent, temperature, max_turns, and what
     the flags here set. Ctrl-C stops; --resume goes on where it stopped, as it does after a crash.
     """  # noqa: D301 click reads this character as "keep the lines"
-    from outrider.cli.rollout_job import run_job, settled  # noqa: PLC0415 --help needs none of it
-    from outrider.cli.rollout_setup import check  # noqa: PLC0415
+    from outrider.cli.rollout_job import dry_run_job, run_job, settled  # noqa: PLC0415 --help needs none of it
     from outrider.cli.rollout_summary import print_outcome  # noqa: PLC0415
 
     if config_file is None and resume is None:
@@ -67,7 +70,7 @@ def command(
     given = {name: value for name, value in flags.items() if value is not None}
     settings, folder = settled(None if config_file is None else Path(config_file), changes, given, resume)
     if dry_run:
-        tasks = run(check(settings))
+        tasks = run(dry_run_job(settings))
         print_json({"settings": settings, "tasks": {tag: len(found) for tag, found in tasks.items()}})
         return
     outcome = run(run_job(settings, folder, timeline=_page_path(timeline), as_json=as_json))

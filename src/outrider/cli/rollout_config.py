@@ -26,6 +26,8 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
     this process; more are processes of their own, with up to `max_env_num_per_worker` environments each.
     `train_seconds` is how long the stand-in trains on a batch, `sync_seconds` how long model calls are paused while it
     brings a new version to the servers. Every `validate_every` steps the validation environments are played.
+    With `ray`, the address of a Ray cluster, workers are actors there; empty, it is the one of RAY_ADDRESS, or one that
+    is started here for the run. Each reserves `cpus_per_worker`.
     """
 
     model: str = "builtin:random"
@@ -41,7 +43,9 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
     max_retries: int = 3
 
     steps: int = 20
-    workers: int = 1
+    workers: int | None = None
+    ray: str | None = None
+    cpus_per_worker: float = 0.0
     train_seconds: float = 0.0
     sync_seconds: float = 0.0
     validate_every: int | None = None
@@ -55,7 +59,7 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInput(f"{name} is {value}; give 1 or more")
-        for name in ("train_seconds", "sync_seconds", "max_retries"):
+        for name in ("train_seconds", "sync_seconds", "max_retries", "cpus_per_worker"):
             if not getattr(self, name) >= 0:
                 raise InvalidInput(f"{name} is {getattr(self, name)}; give 0 or more")
         if self.validate_every is not None and self.val_env_manager is None:
@@ -78,17 +82,22 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
         return self.train_env_manager.num_env_groups * self.train_env_manager.n_seats
 
     @property
+    def n_workers(self) -> int:
+        """As many as were asked for; else one, which on a cluster becomes one for each node."""
+        return self.workers or 1
+
+    @property
     def n_slots(self) -> int:
         """Environments that one worker runs at once."""
-        if self.workers == 1:
+        if self.n_workers == 1:
             return self.n_envs
-        return min(self.train_env_manager.max_env_num_per_worker, -(-self.n_envs // self.workers))
+        return min(self.train_env_manager.max_env_num_per_worker, -(-self.n_envs // self.n_workers))
 
 
 MAY_CHANGE = frozenset({
     "steps", "workers", "train_seconds", "sync_seconds", "validate_every", "output_dir", "name", "base_urls",
     "max_retries", "turn_seconds", "trajectory_seconds", "batch_seconds", "hedge_seconds", "max_refills",
-    "max_buffer_bytes",
+    "max_buffer_bytes", "ray", "cpus_per_worker",
 })  # fmt: skip
 """Settings that a run may be gone on with changed: they say how fast and how far it goes, not what is trained on."""
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outrider.cli.leases import take_leases_of_the_dead
 from outrider.cli.options import opened
@@ -15,13 +15,16 @@ from outrider.cli.rollout_setup import check, notes, worker_spec
 from outrider.cli.rollout_trainer import StandInTrainer, n_steps_done
 from outrider.cli.rollout_view import Moment, RolloutView, open_rollout_view
 from outrider.cli.supervision import supervise
+from outrider.cluster.cluster import Cluster
+from outrider.cluster.rollouts.launcher import cluster_launcher
+from outrider.cluster.rollouts.opening import LOCAL_STORE, open_cluster, spread_of
 from outrider.core.account import Fate
 from outrider.core.clock import SystemClock, sleep
 from outrider.core.errors import BatchLate
 from outrider.core.ledger import GroupState
 from outrider.core.task import Task
 from outrider.evaluate.report import write_whole
-from outrider.runner.supervisor import Scale, Supervisor, process_launcher, task_launcher
+from outrider.runner.supervisor import Launcher, Scale, Supervisor, process_launcher, task_launcher
 from outrider.store import Store
 from outrider.train.scheduler import RolloutScheduler
 from outrider.train.timeline import read_timeline
@@ -59,8 +62,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
 class Job:
     """A run under way."""
 
-    def __init__(self, settings: RolloutSettings, folder: RolloutFolder, view: RolloutView) -> None:
+    def __init__(
+        self, settings: RolloutSettings, folder: RolloutFolder, view: RolloutView, cluster: Cluster | None
+    ) -> None:
         self._settings = settings
+        self._cluster = cluster
         self._folder = folder
         self._view = view
         self._clock = SystemClock()
@@ -86,8 +92,8 @@ class Job:
         supervisor = Supervisor(
             store,
             worker_spec(settings, store.url),
-            scale=Scale(minimum=settings.workers, maximum=settings.workers),
-            launcher=task_launcher(store, say) if settings.workers == 1 else process_launcher(say),
+            scale=Scale(minimum=settings.n_workers, maximum=settings.n_workers),
+            launcher=self._launcher(store),
         )
         async with RolloutScheduler(store, settings.scheduler, name=self._folder.name, tasks=tasks) as scheduler:
             try:
@@ -95,6 +101,12 @@ class Job:
             except BatchLate as exc:
                 return str(exc)
         return supervisor.stopped_by
+
+    def _launcher(self, store: Store) -> Launcher:
+        settings, say = self._settings, self._view.line
+        if self._cluster is not None:
+            return cluster_launcher(self._cluster, say, cpus_per_worker=settings.cpus_per_worker)
+        return task_launcher(store, say) if settings.n_workers == 1 else process_launcher(say)
 
     async def _follow(self, scheduler: RolloutScheduler, supervisor: Supervisor) -> None:
         showing = asyncio.create_task(self._show(scheduler, supervisor), name="show how it goes")
@@ -124,7 +136,9 @@ class Job:
                 at=self._clock.time(),
                 n_done=self._n_done,
                 n_steps=self._settings.steps,
-                n_slots=min(self._settings.n_slots * self._settings.workers, manager.num_env_groups * manager.n_seats),
+                n_slots=min(
+                    self._settings.n_slots * self._settings.n_workers, manager.num_env_groups * manager.n_seats
+                ),
                 n_ended=self._n_trained,
                 status=scheduler.status(),
                 reading=supervisor.reading,
@@ -141,7 +155,7 @@ class Job:
             "tags": ", ".join(settings.train_env_manager.tags),
             "batch": f"{settings.batch_size} trajectories",
             "ahead": f"{settings.async_generation_ratio:g}",
-            "workers": settings.workers,
+            "workers": settings.n_workers,
         }
         page = await asyncio.to_thread(page_of, timeline, title=self._folder.name, facts=facts)
         await asyncio.to_thread(write_whole, path, page)
@@ -185,19 +199,47 @@ async def run_job(
     settings: RolloutSettings, folder: RolloutFolder | None, *, timeline: Path | None, as_json: bool
 ) -> Outcome:
     """Check everything, then run it all, or what is left of it in `folder`."""
-    tasks = await check(settings)
+    with open_cluster(settings.ray, settings.store or LOCAL_STORE) as cluster:
+        return await _run_on(cluster, settings, folder, timeline=timeline, as_json=as_json)
+
+
+async def _run_on(
+    cluster: Cluster | None,
+    given: RolloutSettings,
+    folder: RolloutFolder | None,
+    *,
+    timeline: Path | None,
+    as_json: bool,
+) -> Outcome:
+    settings = _spread(given, cluster)
+    tasks = await check(settings, n_nodes=1 if cluster is None else cluster.num_nodes)
     if folder is None:
-        folder = new_folder(settings, datetime.now(UTC))
+        folder = new_folder(given, datetime.now(UTC))
     else:
-        write_settings(folder.settings, settings)
+        write_settings(folder.settings, given)
     with open_rollout_view(as_json=as_json) as view:
         for note in notes(settings):
             view.line(f"note: {note}")
         view.line(
             f"{settings.steps} steps of {settings.batch_size} trajectories, "
-            f"{settings.n_slots * settings.workers} environments at once, in {folder.path}"
+            f"{settings.n_slots * settings.n_workers} environments at once, in {folder.path}"
         )
-        return await Job(settings, folder, view).run(tasks, timeline)
+        if cluster is not None:
+            view.line(spread_of(settings.n_workers, cluster))
+        return await Job(settings, folder, view, cluster).run(tasks, timeline)
+
+
+def _spread(settings: RolloutSettings, cluster: Cluster | None) -> RolloutSettings:
+    """The settings with as many workers as the cluster has nodes, if no number was asked for."""
+    if cluster is None or settings.workers is not None:
+        return settings
+    return structs.replace(settings, workers=cluster.num_nodes)
+
+
+async def dry_run_job(settings: RolloutSettings) -> dict[str, list[Task]]:
+    """Raise `InvalidInput` if it could not work, or not on the cluster it shall be on; its tasks by tag."""
+    with open_cluster(settings.ray, settings.store or LOCAL_STORE) as cluster:
+        return await check(_spread(settings, cluster), n_nodes=1 if cluster is None else cluster.num_nodes)
 
 
 def settled(

@@ -92,9 +92,9 @@ def worker_spec(settings: RolloutSettings, store_url: str) -> WorkerSpec:
     )
 
 
-async def check(settings: RolloutSettings) -> dict[str, list[Task]]:
-    """Raise `InvalidInput` if it could not work; the tasks of those tags that have some."""
-    if settings.workers > 1 and (settings.store or "").startswith("memory:"):
+async def check(settings: RolloutSettings, *, n_nodes: int = 1) -> dict[str, list[Task]]:
+    """Raise `InvalidInput` if it could not work on so many machines like this; the tasks of the tags that have some."""
+    if settings.n_workers > 1 and (settings.store or "").startswith("memory:"):
         raise InvalidInput("a memory:// store lives in one process; give a sqlite:/// or postgresql:// store")
     Filters(settings.filters)
     spec = episode_spec(settings)
@@ -112,7 +112,8 @@ async def check(settings: RolloutSettings) -> dict[str, list[Task]]:
             await check_episodes(alone, tasks[tag] or [Task(task_id=tag)])
         except InvalidInput as exc:
             raise InvalidInput(f"tag {tag}: {exc}") from exc
-    check_memory(settings, available_bytes())
+    available = available_bytes()
+    check_memory(settings, None if available is None else available * n_nodes)
     return {tag: found for tag, found in tasks.items() if found}
 
 
@@ -129,7 +130,7 @@ def tasks_of(environment: str, custom: CustomEnv, *, seed: int) -> list[Task]:
 
 def check_memory(settings: RolloutSettings, available: int | None) -> None:
     """Refuse more environments than there is memory for, if that is known."""
-    n_envs = settings.n_slots * settings.workers
+    n_envs = settings.n_slots * settings.n_workers
     share = settings.train_env_manager.partition
     names = {tag: environment_spec(tag, settings.env_of(tag)).name for tag in share}
     each = SLOT_BYTES + sum(ENVIRONMENT_BYTES.get(names[tag], 0) * n_groups for tag, n_groups in share.items()) // sum(
@@ -155,11 +156,11 @@ def _size(n_bytes: float) -> str:
 def notes(settings: RolloutSettings) -> list[str]:
     """What is allowed, and should be known."""
     found = warnings_of(settings)
-    at_once = settings.n_slots * settings.workers
+    at_once = settings.n_slots * settings.n_workers
     if at_once < settings.n_envs:
         needed = settings.train_env_manager.n_workers
         found.append(
-            f"{settings.workers} workers of {settings.n_slots} environments run {at_once:,} of {settings.n_envs:,} at "
-            f"once; --workers {needed} or a greater max_env_num_per_worker runs all"
+            f"{settings.n_workers} workers of {settings.n_slots} environments run {at_once:,} of {settings.n_envs:,} "
+            f"at once; --workers {needed} or a greater max_env_num_per_worker runs all"
         )
     return found

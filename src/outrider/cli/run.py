@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from outrider.cli.options import json_option, print_json, run
+from outrider.cli.options import cpus_option, json_option, print_json, ray_option, run
 from outrider.cli.run_config import read_config
 from outrider.cli.run_options import MACHINES, flag, given_settings, mapping, setting
 
@@ -47,7 +47,13 @@ _SECTIONS: Mapping[str, tuple[Callable[[Any], Any], ...]] = {
     ),
     "How": (
         setting("num_rollouts", int, "Rollouts that run at once."),
-        setting("workers", int, "Processes the rollouts are spread over; 1: this one."),
+        setting(
+            "workers",
+            int,
+            "Processes the rollouts are spread over; 1: this one.  [default: 1; with --ray one per node]",
+        ),
+        ray_option,
+        cpus_option,
         setting("timeout", float, "Seconds per attempt.", metavar="SECONDS"),
         setting("max_attempts", int, "Attempts per rollout when something around it fails."),
         setting("output_dir", str, "Where runs are kept."),
@@ -121,12 +127,12 @@ def command(*, config_file: str | None, resume: str | None, dry_run: bool, as_js
     Results are kept in OUTPUT_DIR/RUN: results.jsonl grows as rollouts end, summary.md and page.html come at the end.
     Ctrl-C drains; the same command with --resume goes on where it stopped.
     """  # noqa: D301 click reads this character as "keep the lines"
-    from outrider.cli.run_job import check_job, run_job  # noqa: PLC0415 --help needs none of it
+    from outrider.cli.run_job import dry_run_job, run_job  # noqa: PLC0415 --help needs none of it
     from outrider.cli.run_summary import print_outcome  # noqa: PLC0415
 
     config = read_config(config_file, given_settings(flags))
     if dry_run:
-        tasks = run(check_job(config))
+        tasks = run(dry_run_job(config))
         print_json({"config": config, "tasks": len(tasks)})
         return
     outcome = run(run_job(config, resume=resume, as_json=as_json))

@@ -26,6 +26,8 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     the environment, `scorer` a shorthand for `env.scorer`; `mcp`, servers whose tools are offered too, has no flag.
     `policies` are those beside the run's own, for teams; a budget is for the calls of all, at the same prices.
     `team` are settings of a team, `machine` those of the machines' provider, `pool` those of the pool: `PoolConfig`.
+    With `ray`, the address of a Ray cluster, workers are actors there; empty, it is the one of RAY_ADDRESS, or one that
+    is started here for the run. Each reserves `cpus_per_worker`.
     """
 
     mode: str = ""
@@ -34,7 +36,9 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     samples_per_task: int = 1
     limit: int | None = None
     seed: int = 0
-    workers: int = 1
+    workers: int | None = None
+    ray: str | None = None
+    cpus_per_worker: float = 0.0
     timeout: float | None = None
     max_attempts: int = 3
     output_dir: str = "results"
@@ -83,18 +87,25 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         for field in ("num_rollouts", "samples_per_task", "workers", "max_attempts", "max_turns", "num_vms"):
-            if getattr(self, field) < 1:
-                raise InvalidInput(f"{field} is {getattr(self, field)}; give 1 or more")
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise InvalidInput(f"{field} is {value}; give 1 or more")
         for field in ("limit", "timeout", "budget_tokens", "budget_money", "budget_seconds"):
             value = getattr(self, field)
             if value is not None and not value > 0:
                 raise InvalidInput(f"{field} is {value}; give more than 0, or leave it out for no limit")
         if "" in self.policies:
             raise InvalidInput("policies has one without a name; the run's own is given by model and base_url")
-        if self.max_retries < 0:
-            raise InvalidInput(f"max_retries is {self.max_retries}; give 0 or more")
+        for field in ("max_retries", "cpus_per_worker"):
+            if not getattr(self, field) >= 0:
+                raise InvalidInput(f"{field} is {getattr(self, field)}; give 0 or more")
         if self.budget_money is not None and not (self.prompt_price or self.completion_price):
             raise InvalidInput("budget_money needs prompt_price and completion_price, in money per million tokens")
+
+    @property
+    def n_workers(self) -> int:
+        """As many as were asked for; else one, which on a cluster becomes one for each node."""
+        return self.workers or 1
 
 
 MACHINE_FIELDS = (

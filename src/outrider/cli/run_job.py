@@ -3,16 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outrider.cli.leases import take_leases_of_the_dead
 from outrider.cli.options import opened
 from outrider.cli.run_config import RunConfig
 from outrider.cli.run_folder import RunFolder, folder_to_resume, lasting_settings, new_folder
-from outrider.cli.run_machines import check_machines, machines_now, open_machines, supply_spec
+from outrider.cli.run_machines import check_machines, check_pool_name, machines_now, open_machines, supply_spec
 from outrider.cli.run_setup import (
     budget_left,
     check_mode,
@@ -25,6 +26,10 @@ from outrider.cli.run_setup import (
 )
 from outrider.cli.run_view import Progressing, RunView, open_run_view
 from outrider.cli.supervision import supervise
+from outrider.cluster.cluster import Cluster
+from outrider.cluster.rollouts.launcher import cluster_launcher
+from outrider.cluster.rollouts.opening import LOCAL_STORE, open_cluster, spread_of
+from outrider.cluster.rollouts.shares import Shares
 from outrider.core.clock import SystemClock
 from outrider.core.errors import BudgetSpent
 from outrider.core.status import LIVE, RolloutStatus
@@ -53,11 +58,19 @@ class Job:
     """A run under way: workers on one side, counting what they end on the other."""
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, plan: Plan, view: RunView, supply: SupplySpec | None
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        plan: Plan,
+        view: RunView,
+        supply: SupplySpec | None,
+        *,
+        cluster: Cluster | None,
     ) -> None:
         self._config = config
+        self._cluster = cluster
         self._supply = supply
-        self._pool: MachinePool | None = None
+        self._pool: MachinePool | Shares | None = None
         self.statistics: PoolStatistics | None = None
         self._folder = folder
         self._plan = plan
@@ -105,13 +118,13 @@ class Job:
         self._purse = Purse(budget, self._clock)
         tag = tag_of(self._config, self._plan.run)
         episodes = episode_spec(self._config, tag, budget, self._supply)
-        supervisor = Supervisor(
-            store,
-            worker_spec(self._config, store.url, episodes, tag),
-            scale=Scale(minimum=self._config.workers, maximum=self._config.workers),
-            launcher=self._launcher(store),
-        )
-        async with open_machines(self._config, self._supply, store, self._view.line) as self._pool:
+        async with open_machines(self._config, self._supply, store, self._view.line, self._cluster) as self._pool:
+            supervisor = Supervisor(
+                store,
+                worker_spec(self._config, store.url, episodes, tag),
+                scale=Scale(minimum=self._config.n_workers, maximum=self._config.n_workers),
+                launcher=self._launcher(store),
+            )
             await supervise(supervisor, self._follow(store, results, supervisor), self._view.line)
         if self._pool is not None:
             self.statistics = self._pool.statistics()
@@ -121,7 +134,11 @@ class Job:
 
     def _launcher(self, store: Store) -> Launcher:
         say = self._view.line
-        return task_launcher(store, say) if self._config.workers == 1 else process_launcher(say)
+        if self._cluster is not None:
+            launcher = partial(cluster_launcher, self._cluster, say, cpus_per_worker=self._config.cpus_per_worker)
+            pool = self._pool
+            return launcher(choose=pool.choose, berths=pool.berths) if isinstance(pool, Shares) else launcher()
+        return task_launcher(store, say) if self._config.n_workers == 1 else process_launcher(say)
 
     async def _follow(self, store: Store, results: ResultsFile, supervisor: Supervisor) -> None:
         while self.n_left:
@@ -175,7 +192,7 @@ class Job:
                 mean_reward=self._board.mean_reward,
                 reading=supervisor.reading,
                 slowest=sorted(slowest, key=lambda item: -item[1]),
-                machines=await machines_now(self._config, self._supply, store),
+                machines=await machines_now(self._config, self._supply, store, self._pool),
                 n_waiting=None if self._pool is None else self._pool.statistics().n_waiting,
             )
         )
@@ -197,12 +214,18 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 async def run_job(config: RunConfig, *, resume: str | None, as_json: bool) -> Outcome:
     """Check everything, then run it all, or what is left of it."""
-    tasks = await check_job(config, is_new=resume is None)
+    with open_cluster(config.ray, config.store or LOCAL_STORE) as cluster:
+        return await _run_on(cluster, config, resume=resume, as_json=as_json)
+
+
+async def _run_on(cluster: Cluster | None, given: RunConfig, *, resume: str | None, as_json: bool) -> Outcome:
+    config = _spread(given, cluster)
+    tasks = await check_job(config, cluster, is_new=resume is None)
     folder = _folder(config, tasks, resume)
-    supply = supply_spec(config, folder.name, folder.path)
+    supply = supply_spec(config, folder.name, folder.path, cluster)
     plan = _plan(config, tasks, folder.name)
     if resume is None:
-        folder.write_config(config)
+        folder.write_config(given)
         save_identity(folder.plan, plan.identity())
     else:
         check_same(load_identity(folder.plan), plan.identity())
@@ -210,7 +233,9 @@ async def run_job(config: RunConfig, *, resume: str | None, as_json: bool) -> Ou
         for note in idle_settings(config):
             view.line(f"note: {note}")
         view.line(f"{len(plan)} rollouts of {len(tasks)} tasks, {config.num_rollouts} at once, in {folder.path}")
-        job = Job(config, folder, plan, view, supply)
+        if cluster is not None:
+            view.line(spread_of(config.n_workers, cluster))
+        job = Job(config, folder, plan, view, supply, cluster=cluster)
         summary, stopped_by = await job.run()
     complete = summary.total.n >= len(plan)
     return Outcome(
@@ -223,14 +248,28 @@ async def run_job(config: RunConfig, *, resume: str | None, as_json: bool) -> Ou
     )
 
 
-async def check_job(config: RunConfig, *, is_new: bool = True) -> list[Task]:
+def _spread(config: RunConfig, cluster: Cluster | None) -> RunConfig:
+    """The settings with as many workers as the cluster has nodes, if no number was asked for."""
+    if cluster is None or config.workers is not None:
+        return config
+    return structs.replace(config, workers=cluster.num_nodes)
+
+
+async def dry_run_job(config: RunConfig) -> list[Task]:
+    """Raise `InvalidInput` if the run could not work, or not on the cluster it shall be on; its tasks."""
+    with open_cluster(config.ray, config.store or LOCAL_STORE) as cluster:
+        return await check_job(_spread(config, cluster), cluster)
+
+
+async def check_job(config: RunConfig, cluster: Cluster | None = None, *, is_new: bool = True) -> list[Task]:
     """Raise `InvalidInput` if the run could not work; its tasks."""
     check_mode(config)
+    check_pool_name(config, cluster)
     tasks = await asyncio.to_thread(read_tasks, config)
     supply = supply_spec(config, "check", Path(config.output_dir))
     await check_episodes(episode_spec(config, config.mode, Budget(), supply), tasks)
     if is_new:  # else its pool takes over machines that are there, and checks for the rest
-        await check_machines(config, supply)
+        await check_machines(config, supply, cluster)
     return tasks
 
 

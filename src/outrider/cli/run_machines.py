@@ -8,6 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from outrider.cli.run_config import RunConfig
+from outrider.cluster.cluster import Cluster
+from outrider.cluster.rollouts.opening import is_one_here
+from outrider.cluster.rollouts.shares import Shares, open_shares
 from outrider.core.errors import InvalidInput
 from outrider.core.machine import MachineRecord, MachineState
 from outrider.core.settings import settings_of
@@ -58,13 +61,18 @@ def machine_spec(config: RunConfig) -> MachineSpec:
     )
 
 
-def supply_spec(config: RunConfig, run: str, place: Path) -> SupplySpec | None:
-    """Where the workers of the run get machines; None: they need none. `place` tells runs of one name apart."""
+def supply_spec(config: RunConfig, run: str, place: Path, cluster: Cluster | None = None) -> SupplySpec | None:
+    """Where the workers of the run get machines; None: they need none. `place` tells runs of one name apart.
+
+    On a cluster the machines are divided into shares, and how long a worker may wait follows from the smallest.
+    """
     if not uses_machines(config):
         return None
     is_shared = config.use_vm_pool or config.pool_name is not None
     pool = _pool_config(config, run, place)
-    n_turns = math.ceil(config.num_rollouts / pool.n_machines) if is_shared else 1
+    n_shares = 1 if cluster is None or config.pool_name is not None else n_shares_of(config, pool, cluster)
+    n_at_once = min(config.num_rollouts, math.ceil(config.n_workers / n_shares) * slots(config))
+    n_turns = math.ceil(n_at_once / (pool.n_machines // n_shares)) if is_shared else 1
     return SupplySpec(
         machines=machine_spec(config),
         pool=pool,
@@ -90,9 +98,14 @@ def _pool_config(config: RunConfig, run: str, place: Path) -> PoolConfig:
     return settings_of(PoolConfig, values, "settings of the pool")
 
 
+def n_shares_of(config: RunConfig, pool: PoolConfig, cluster: Cluster) -> int:
+    """Into how many pools the machines are divided: one a node, and none without machines or workers."""
+    return min(cluster.num_nodes, pool.n_machines, config.n_workers)
+
+
 def slots(config: RunConfig) -> int:
     """How many rollouts a worker runs at once."""
-    return math.ceil(config.num_rollouts / config.workers)
+    return math.ceil(config.num_rollouts / config.n_workers)
 
 
 def _served(name: str) -> PoolFacts:
@@ -107,21 +120,45 @@ def _served(name: str) -> PoolFacts:
     return facts
 
 
-async def check_machines(config: RunConfig, supply: SupplySpec | None) -> None:
-    """Raise `InvalidInput` if the machines of the run cannot be had here."""
-    if supply is None or config.pool_name is not None:
+def check_pool_name(config: RunConfig, cluster: Cluster | None) -> None:
+    """Raise `InvalidInput` if workers would be elsewhere than the pool that they shall borrow from."""
+    if config.pool_name is None or cluster is None or is_one_here([node.ip for node in cluster.nodes]):
         return
-    n_workers = 1 if supply.is_shared else config.workers
+    n_nodes = cluster.num_nodes
+    where = f"has {n_nodes} nodes" if n_nodes > 1 else "is on another machine"
+    raise InvalidInput(
+        f"--pool-name {config.pool_name}: that pool serves workers on this host alone, and the Ray cluster {where}; "
+        "give --use-vm-pool --num-vms M instead, and the nodes share M machines of the run's own"
+    )
+
+
+async def check_machines(config: RunConfig, supply: SupplySpec | None, cluster: Cluster | None = None) -> None:
+    """Raise `InvalidInput` if the machines of the run cannot be had here. Nodes of a cluster see for themselves."""
+    if supply is None or config.pool_name is not None or cluster is not None:
+        return
+    n_workers = 1 if supply.is_shared else config.n_workers
     await provider_of(supply.machines).check(supply.pool.n_machines * n_workers)
 
 
 @asynccontextmanager
 async def open_machines(
-    config: RunConfig, supply: SupplySpec | None, store: Store, say: Callable[[str], None]
-) -> AsyncIterator[MachinePool | None]:
-    """The pool that the workers of the run share, once it has its first machine; None if they share none of ours."""
+    config: RunConfig,
+    supply: SupplySpec | None,
+    store: Store,
+    say: Callable[[str], None],
+    cluster: Cluster | None = None,
+) -> AsyncIterator[MachinePool | Shares | None]:
+    """The pool that the workers of the run share, once it has its first machine; None if they share none of ours.
+
+    On a cluster it is several, one for each node.
+    """
     if supply is None or not supply.is_shared or config.pool_name is not None:
         yield None
+        return
+    if cluster is not None:
+        n_shares = n_shares_of(config, supply.pool, cluster)
+        async with open_shares(cluster, supply, store.url, n_shares=n_shares, on_line=say) as shares:
+            yield shares
         return
     async with hosted_pool(supply.machines, supply.pool, journal=store) as pool:
         say(f"{supply.pool.n_machines} machines of {supply.machines.provider} are being made, pool {pool.name}")
@@ -130,12 +167,15 @@ async def open_machines(
         yield pool
 
 
-async def machines_now(config: RunConfig, supply: SupplySpec | None, store: Store) -> tuple[MachineRecord, ...]:
+async def machines_now(
+    config: RunConfig, supply: SupplySpec | None, store: Store, pool: MachinePool | Shares | None
+) -> tuple[MachineRecord, ...]:
     """The machines of the run that exist, as the journal knows them."""
     if supply is None or config.pool_name is not None:
         return ()
     name = supply.pool.name
-    pools = [name] if supply.is_shared else [own_pool(name, worker) for worker in range(config.workers)]
+    own = [own_pool(name, worker) for worker in range(config.n_workers)]
+    pools = pool.pools if isinstance(pool, Shares) else [name] if supply.is_shared else own
     states = [state for state in MachineState if state.exists]
     return tuple([record for pool in pools for record in await store.query_machines(pool, states)])
 

@@ -6,10 +6,22 @@ from typing import Any
 
 import click
 
-from outrider.cli.options import json_option, mode_option, opened, print_json, run, store_option
+from outrider.cli.options import (
+    cpus_option,
+    json_option,
+    mode_option,
+    opened,
+    print_json,
+    ray_option,
+    run,
+    store_option,
+)
 from outrider.cli.supervision import supervise
 from outrider.cli.tally import Tally, follow, new_tally
 from outrider.cli.work_view import View, open_view
+from outrider.cluster.cluster import Cluster
+from outrider.cluster.rollouts.launcher import cluster_launcher
+from outrider.cluster.rollouts.opening import open_cluster, spread_of
 from outrider.core.clock import SystemClock
 from outrider.core.errors import InvalidInput
 from outrider.core.status import Mode
@@ -21,6 +33,8 @@ from outrider.store import Store
 
 TEST_AGENT = "outrider.testing.agents:practise"
 DISPLAY_SECONDS = 0.5
+N_WORKERS = 4
+"""On each machine."""
 
 _DEFAULTS = RunnerConfig()
 
@@ -31,15 +45,32 @@ class Order:
 
     store_url: str
     spec: WorkerSpec
-    scale: Scale
+    workers: int | None
+    min_workers: int | None
+    max_workers: int | None
     as_tasks: bool
+    ray: str | None
+    cpus_per_worker: float
     until_done: bool
     as_json: bool
+
+    def scale(self, n_nodes: int) -> Scale:
+        """How many workers, on so many machines."""
+        workers = self.workers or N_WORKERS * n_nodes
+        if self.min_workers is None and self.max_workers is None:
+            return Scale(minimum=workers, maximum=workers)
+        return Scale(minimum=self.min_workers or 0, maximum=self.max_workers or workers)
 
 
 @click.command("work")
 @store_option
-@click.option("--workers", type=click.IntRange(min=1), default=4, show_default=True, help="Number of workers.")
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help=f"Number of workers.  [default: {N_WORKERS}; with --ray {N_WORKERS} per node]",
+)
+@ray_option
+@cpus_option
 @click.option("--min-workers", type=click.IntRange(min=0), help="Let the number follow the queue, down to this.")
 @click.option("--max-workers", type=click.IntRange(min=1), help="Let the number follow the queue, up to this.")
 @click.option(
@@ -89,9 +120,11 @@ class Order:
 def command(
     *,
     store_url: str,
-    workers: int,
+    workers: int | None,
     min_workers: int | None,
     max_workers: int | None,
+    ray: str | None,
+    cpus_per_worker: float | None,
     agent: str,
     as_tasks: bool,
     grace: float,
@@ -110,36 +143,44 @@ def command(
     order = Order(
         store_url=store_url,
         spec=WorkerSpec(store_url=store_url, episodes=EpisodeSpec(agent=agent), config=config),
-        scale=_scale(workers, min_workers, max_workers),
+        workers=workers,
+        min_workers=min_workers,
+        max_workers=max_workers,
         as_tasks=as_tasks,
+        ray=ray,
+        cpus_per_worker=cpus_per_worker or 0.0,
         until_done=until_done,
         as_json=as_json,
     )
+    if as_tasks and ray is not None:
+        raise InvalidInput("--tasks keeps workers in this process, --ray has them on a cluster; give one of them")
     if store_url.startswith("memory:") and not as_tasks:
         raise InvalidInput("a memory:// store lives in one process; give a sqlite:/// or postgresql:// store")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    summary = run(_work(order))
+    summary = run(_work_somewhere(order))
     if as_json:
         print_json(summary)
 
 
-def _scale(workers: int, minimum: int | None, maximum: int | None) -> Scale:
-    if minimum is None and maximum is None:
-        return Scale(minimum=workers, maximum=workers)
-    return Scale(minimum=minimum or 0, maximum=workers if maximum is None else maximum)
+async def _work_somewhere(order: Order) -> dict[str, object]:
+    with open_cluster(order.ray, order.store_url) as cluster:
+        return await _work(order, cluster)
 
 
-async def _work(order: Order) -> dict[str, object]:
+async def _work(order: Order, cluster: Cluster | None) -> dict[str, object]:
     clock = SystemClock()
+    scale = order.scale(1 if cluster is None else cluster.num_nodes)
     # Workers may wait for a store that is still empty; work that shall be done must be there.
     async with opened(order.store_url, create=not order.until_done) as store:
         statistics = await store.statistics()
         tally = new_tally(clock, statistics)
         with open_view(as_json=order.as_json) as view:
-            view.line(f"🔧 Initializing {order.scale.maximum} workers...")
+            n_workers = scale.maximum
+            what = f"{n_workers} workers" if cluster is None else spread_of(n_workers, cluster)
+            view.line(f"🔧 Initializing {what}...")
             view.line("📊 Workers will share rollouts from the store automatically\n")
             supervisor = Supervisor(
-                store, order.spec, scale=order.scale, launcher=_launcher(order, store, view), on_line=view.line
+                store, order.spec, scale=scale, launcher=_launcher(order, cluster, store, view), on_line=view.line
             )
             await supervise(supervisor, _follow(store, tally, view, forever=not order.until_done), view.line)
             for rollout in (await store.finished_after(tally.cursor, limit=1_000_000)).items:
@@ -149,7 +190,9 @@ async def _work(order: Order) -> dict[str, object]:
         return summary
 
 
-def _launcher(order: Order, store: Store, view: View) -> Launcher:
+def _launcher(order: Order, cluster: Cluster | None, store: Store, view: View) -> Launcher:
+    if cluster is not None:
+        return cluster_launcher(cluster, view.line, cpus_per_worker=order.cpus_per_worker)
     return task_launcher(store, view.line) if order.as_tasks else process_launcher(view.line)
 
 

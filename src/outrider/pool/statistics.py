@@ -53,6 +53,8 @@ class PoolStatistics(Struct, frozen=True, kw_only=True):
 
     A machine that is being reset while somebody waits counts as not leased, as does a place of M that is empty.
     """
+    busy_seconds: float = 0.0
+    """The machine-seconds of which `utilisation` is a part."""
 
 
 class Durations:
@@ -132,4 +134,5 @@ class Counts:
             reset_seconds=self.reset.quantiles(),
             create_seconds=self.create.quantiles(),
             utilisation=self._leased_seconds / busy if busy else None,
+            busy_seconds=busy,
         )

@@ -9,44 +9,18 @@ import threading
 from collections.abc import Callable
 
 from outrider.core import wire
-from outrider.core.clock import Clock, SystemClock, sleep
-from outrider.core.errors import AttemptError, InvalidInput, OutriderError
-from outrider.runner.kit import open_episodes
-from outrider.runner.meter import Meter
-from outrider.runner.worker import EXIT_INVALID, EXIT_STOPPED, REASON, WorkerSpec, new_runner
-from outrider.store import open_store
-
-READING_SECONDS = 1.0
-"""How often a worker tells what it has used."""
+from outrider.core.errors import OutriderError
+from outrider.runner.worker import EXIT_INVALID, EXIT_STOPPED, REASON, WorkerSpec, exit_by, open_runner
 
 
 async def _work(spec: WorkerSpec) -> None:
     """Work until there is nothing more to do, a signal says stop, or the supervisor is gone."""
-    meter = Meter()
-    async with (
-        open_store(spec.store_url, create=False) as store,
-        open_episodes(spec.episodes, meter, worker=spec.index, journal=store) as episodes,
-    ):
-        runner = new_runner(store, spec, episodes, on_line=_say)
+    async with open_runner(spec, _say) as runner:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, runner.stop)
         threading.Thread(target=_watch_supervisor, args=(loop, runner.stop), daemon=True).start()
-        readings = asyncio.create_task(_tell_readings(meter, SystemClock()), name="tell readings")
-        try:
-            await runner.iter()
-        finally:
-            readings.cancel()
-            _say(meter.reading.to_line())
-
-
-async def _tell_readings(meter: Meter, clock: Clock) -> None:
-    told = meter.reading
-    while True:
-        await sleep(clock, READING_SECONDS)
-        if meter.reading is not told:
-            told = meter.reading
-            _say(told.to_line())
+        await runner.iter()
 
 
 def _watch_supervisor(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
@@ -78,9 +52,8 @@ def main() -> int:
         asyncio.run(_work(spec))
     except OutriderError as exc:
         _say(REASON + " ".join(str(exc).splitlines()))
-        if isinstance(exc, InvalidInput):
-            return EXIT_INVALID
-        return EXIT_STOPPED if isinstance(exc, AttemptError) and exc.stops_run else 1
+        ended = exit_by(exc)
+        return EXIT_INVALID if ended.invalid else EXIT_STOPPED if ended.stops_run else 1
     return 0
 
 

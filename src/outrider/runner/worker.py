@@ -9,19 +9,20 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from outrider.agent import EpisodeFactory
 from outrider.core import wire
+from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import AttemptError, InvalidInput
 from outrider.core.rollout import AttemptedRollout
 from outrider.runner.kit import EpisodeSpec, open_episodes
 from outrider.runner.meter import Meter, Reading
 from outrider.runner.runner import Runner, RunnerConfig, worker_id_of
-from outrider.store import Store
+from outrider.store import Store, open_store
 
 STDIN, STDOUT, STDERR = range(3)
 INPUT_CHARACTERS = 200
@@ -36,6 +37,9 @@ EXIT_STOPPED = 3
 
 REASON = "\x1f"
 """A line that begins with this character is why a worker process ends; its supervisor tells it once for all of them."""
+
+READING_SECONDS = 1.0
+"""How often a worker tells what it has used."""
 
 LineHandler = Callable[[str], None]
 """Takes one line of text that a worker prints."""
@@ -64,6 +68,14 @@ class WorkerExit:
     description: str
     invalid: bool = False
     stops_run: bool = False
+
+
+def exit_by(error: BaseException) -> WorkerExit:
+    """How a worker ends that this error stopped."""
+    stops_run = isinstance(error, AttemptError) and error.stops_run
+    description = str(error) if stops_run else f"failed: {error}"
+    invalid = isinstance(error, InvalidInput)
+    return WorkerExit(failed=True, description=description, invalid=invalid, stops_run=stops_run)
 
 
 class RunningWorker(Protocol):
@@ -109,10 +121,7 @@ class TaskWorker:
         if self._task.cancelled():
             return WorkerExit(failed=False, description="was stopped")
         if (error := self._task.exception()) is not None:
-            stops_run = isinstance(error, AttemptError) and error.stops_run
-            description = str(error) if stops_run else f"failed: {error}"
-            invalid = isinstance(error, InvalidInput)
-            return WorkerExit(failed=True, description=description, invalid=invalid, stops_run=stops_run)
+            return exit_by(error)
         return WorkerExit(failed=False, description=f"ended after {self._task.result()} rollouts")
 
     def drain(self) -> None:
@@ -224,6 +233,31 @@ class ProcessWorker:
         if self._ears.reason:
             return self._ears.reason
         return "\n".join([f"exited with code {code}", *self._ears.last_words])
+
+
+@asynccontextmanager
+async def open_runner(spec: WorkerSpec, say: LineHandler) -> AsyncIterator[Runner]:
+    """The worker that `spec` describes, on a store of its own. It says what it has used too, in lines of readings."""
+    meter = Meter()
+    async with (
+        open_store(spec.store_url, create=False) as store,
+        open_episodes(spec.episodes, meter, worker=spec.index, journal=store) as episodes,
+    ):
+        readings = asyncio.create_task(_say_readings(meter, say, SystemClock()), name="say readings")
+        try:
+            yield new_runner(store, spec, episodes, say)
+        finally:
+            readings.cancel()
+            say(meter.reading.to_line())
+
+
+async def _say_readings(meter: Meter, say: LineHandler, clock: Clock) -> None:
+    said = meter.reading
+    while True:
+        await sleep(clock, READING_SECONDS)
+        if meter.reading is not said:
+            said = meter.reading
+            say(said.to_line())
 
 
 def new_runner(store: Store, spec: WorkerSpec, episodes: EpisodeFactory, on_line: LineHandler) -> Runner:

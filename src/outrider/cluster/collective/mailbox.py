@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
+from outrider.cluster.collective.devices import Offer
 from outrider.core.errors import ClusterError
 
 ROOM_BYTES = 1 << 30
@@ -38,9 +40,12 @@ class Letter:
         self.lengths = lengths
         self.n_bytes = sum(lengths)
         self.n_arrived = 0
-        self.parts: Sequence[memoryview] = ()
+        self.parts: Sequence[Any] = ()
         self.memory: memoryview | None = None
         """Where pieces of it are put together."""
+        self.offers: Sequence[Offer] = ()
+        """What of it lies on a GPU until it is pulled; that may be given up until `pulling` is set."""
+        self.pulling = False
         self.is_withdrawn = False
         self.getter: asyncio.Future[Letter] | None = None
         """Who waits instead of the receiver that has this letter, once it is withdrawn."""

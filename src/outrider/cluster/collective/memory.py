@@ -58,7 +58,7 @@ class TensorBuffer(NamedTuple):
 
 def readable(tensor: Any) -> memoryview:
     """The bytes of a tensor to send; one on another device, or with gaps, is copied first."""
-    if _is_torch(tensor):
+    if is_torch(tensor):
         return _bytes_of(tensor.detach().cpu().contiguous())
     view = _view(tensor)
     return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
@@ -66,7 +66,7 @@ def readable(tensor: Any) -> memoryview:
 
 def writable(tensor: Any) -> TensorBuffer:
     """The bytes of a tensor to receive into; refuses what cannot be written in place, and says why."""
-    if _is_torch(tensor):
+    if is_torch(tensor):
         return _writable_torch(tensor)
     view = _view(tensor)
     what = _describe(tensor, view)
@@ -94,7 +94,7 @@ def _bytes_of(tensor: Any) -> memoryview:
     return memoryview(flat) if flat.size else memoryview(bytearray())
 
 
-def _is_torch(tensor: Any) -> bool:
+def is_torch(tensor: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(tensor, torch.Tensor)
 

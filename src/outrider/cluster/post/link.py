@@ -78,6 +78,7 @@ class Link(FrameReader):
         self._is_proven = False
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
         self._numbers = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
         self._serving: dict[int, asyncio.Task[None]] = {}
@@ -121,8 +122,15 @@ class Link(FrameReader):
             raise self._loss()
 
     def close(self) -> None:
+        """End the connection once what is on its way has been sent; `ended` tells when. `abort` does not wait."""
+        if self._transport is None:
+            self.connection_lost(None)
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
         if self._transport is not None:
-            self._transport.abort() if self._room is not None else self._transport.close()
+            self._transport.abort()
 
     @property
     def socket(self) -> Any:
@@ -155,7 +163,10 @@ class Link(FrameReader):
             self._room = None
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 the loss counts, not its reason
+        if self.is_lost:
+            return
         self.is_lost = True
+        self.ended.set_result(None)
         self.resume_writing()
         if not self.ready.done():
             self.ready.set_exception(PeerLost("the other side does not know the key of this cluster, or is gone"))
@@ -174,8 +185,7 @@ class Link(FrameReader):
 
     def garbage_received(self, why: str) -> None:
         _log.warning("%s is cut off: %s", self.name, why)
-        if self._transport is not None:
-            self._transport.abort()
+        self.abort()
 
     def frame_received(self, frame: Frame) -> None:
         if not self._is_proven:

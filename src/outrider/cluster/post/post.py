@@ -12,7 +12,7 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache
@@ -27,6 +27,7 @@ T = TypeVar("T")
 CONNECT_SECONDS = 5.0
 START_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
+FAREWELL_SECONDS = 0.5
 KEEPALIVE_SECONDS = 1
 KEEPALIVE_PROBES = 3
 
@@ -59,6 +60,8 @@ class Post:
 
     async def link(self, endpoint: Endpoint) -> Link:
         """The link to the post that listens there, proven and ready."""
+        if self._is_closed:
+            raise PeerLost(f"the post of {self.name} is closed")
         opening = self._links.get(endpoint)
         if opening is None or opening.cancelled() or (opening.done() and _is_useless(opening)):
             opening = self.loop.create_task(self._connect(endpoint), name=f"connect to {endpoint.host}")
@@ -131,6 +134,9 @@ class Post:
         except (OSError, TimeoutError) as exc:
             link.close()
             raise PeerLost(f"nobody answers at {endpoint.host}:{endpoint.port} ({exc or 'no answer'})") from exc
+        except BaseException:
+            link.close()
+            raise
         _keep_alive(link)
         return link
 
@@ -138,12 +144,22 @@ class Post:
         for server in self._servers:
             server.close()
         opened = [task.result() for task in self._links.values() if task.done() and not _is_useless(task)]
-        for link in [*opened, *self._accepted]:
+        links = [*opened, *self._accepted]
+        for link in links:
             link.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
-        await asyncio.wait([*others, self.loop.create_task(asyncio.sleep(0))], timeout=CLOSE_SECONDS / 2)
+        await asyncio.wait([*others, self.loop.create_task(_let_end(links))], timeout=CLOSE_SECONDS / 2)
+
+
+async def _let_end(links: Sequence[Link]) -> None:
+    """Let links send what they still have, for a moment; then they end."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(FAREWELL_SECONDS):
+            await asyncio.gather(*(link.ended for link in links))
+    for link in links:
+        link.abort()
 
 
 def _is_useless(opening: "asyncio.Task[Link]") -> bool:

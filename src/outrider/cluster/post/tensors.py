@@ -8,16 +8,22 @@ import pickle
 import sys
 from typing import Any
 
+FAR_BYTES = 1 << 20
+"""From this size on, a tensor on a GPU may stay there on its journey."""
+
 
 def with_tensors(pickler: Any) -> Any:
     """A pickler like this one that knows tensors."""
 
     class TensorPickler(pickler):  # type: ignore[misc]  # the class is known when it is needed
+        far: list[tuple[pickle.PickleBuffer, Any]] | None = None
+        """If given, large tensors on a GPU go here, with the empty buffers that stand for them."""
+
         def reducer_override(self, item: Any) -> Any:
             torch = sys.modules.get("torch")
             if torch is None or not _is_plain(torch, item):
                 return super().reducer_override(item)
-            return _reduced(torch, item)
+            return _reduced(torch, item, self.far)
 
     return TensorPickler
 
@@ -31,20 +37,26 @@ def _is_plain(torch: Any, item: Any) -> bool:
     )
 
 
-def _reduced(torch: Any, item: Any) -> Any:
+def _reduced(torch: Any, item: Any, far: list[tuple[pickle.PickleBuffer, Any]] | None) -> Any:
     if type(item) is torch.nn.Parameter:
         return type(item), (item.detach(), item.requires_grad)
-    near = item.detach().cpu().contiguous()
-    content = pickle.PickleBuffer(near.reshape(-1).view(torch.uint8).numpy())
+    if far is not None and item.device.type == "cuda" and item.nbytes >= FAR_BYTES:
+        content = pickle.PickleBuffer(bytearray())
+        far.append((content, item))
+    else:
+        near = item.detach().cpu().contiguous()
+        content = pickle.PickleBuffer(near.reshape(-1).view(torch.uint8).numpy())
     dtype = str(item.dtype).removeprefix("torch.")
     return rebuilt, (content, dtype, tuple(item.shape), str(item.device), item.requires_grad)
 
 
 def rebuilt(content: Any, dtype: str, shape: tuple[int, ...], device: str, requires_grad: bool) -> Any:
-    """The tensor again, in the memory of `content` if it stays on the CPU."""
+    """The tensor again, in the memory of `content` if it stays on the CPU, or lies on its GPU already."""
     import torch  # type: ignore[import-not-found]  # noqa: PLC0415 only who receives a tensor needs it
 
     kind = getattr(torch, dtype)
+    if isinstance(content, torch.Tensor):
+        return content.view(kind).reshape(shape).requires_grad_(requires_grad)
     view = memoryview(content)
     if view.readonly:
         view = memoryview(bytearray(view))

@@ -4,9 +4,11 @@ A node on which a worker was lost is *doubted* for a while, unless another is up
 gone, and the engine not know yet. It gets a worker only if no other node is left.
 """
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -21,20 +23,39 @@ DOUBT_SECONDS = 20.0
 SETTLE_SECONDS = 3.0
 """The workers of a node that is gone are all lost within this time of each other."""
 
-Choice = Callable[[WorkerSpec, Sequence[NodeInfo]], Awaitable[tuple[NodeInfo, WorkerSpec]]]
-"""Takes the next worker and the nodes it could go to, the best first; says where it goes, and as what."""
+Choice = Callable[[WorkerSpec, Sequence[NodeInfo]], Awaitable[tuple[NodeInfo, WorkerSpec] | None]]
+"""Takes the next worker and the nodes it could go to, the best first; says where it goes, and as what.
+
+None: to a node that has no room just now.
+"""
 
 
 async def the_best(spec: WorkerSpec, nodes: Sequence[NodeInfo]) -> tuple[NodeInfo, WorkerSpec]:
     return nodes[0], spec
 
 
+class Occupant(Protocol):
+    """A worker as those know it who care for what it uses."""
+
+    index: int
+
+    def recall(self, reason: str) -> None:
+        """End it, since it can do nothing more where it is; it is replaced."""
+
+    async def answers(self) -> bool:
+        """Whether it is up and says so within a moment: then its node is there too."""
+
+
 @dataclass(slots=True, eq=False)
 class Berth:
-    """The place of one worker, from before it is started until it is gone."""
+    """The place of one worker, or of the pool of several, from before it is started until it is gone."""
 
     node: NodeInfo
+    n_cpus: float = 0.0
+    asked_at: float = math.inf
+    """When the engine was asked for it: what it counts as free from then on does not include it."""
     is_up: bool = False
+    occupant: Occupant | None = None
 
 
 class Berths:
@@ -45,11 +66,18 @@ class Berths:
         self._taken: set[Berth] = set()
         self._lost_at: dict[str, float] = {}
 
-    def ranked(self, nodes: Sequence[NodeInfo], n_cpus: float) -> list[NodeInfo]:
-        """The nodes that have so many CPUs free, those with the fewest of ours first."""
+    def now(self) -> float:
+        return self._clock.time()
+
+    def ranked(self, nodes: Sequence[NodeInfo], n_cpus: float, *, as_of: float) -> list[NodeInfo]:
+        """The nodes that had so many CPUs free at that time and still have, those with the fewest of ours first."""
         n_ours = Counter(berth.node.name for berth in self._taken)
         sure = {berth.node.name for berth in self._taken if berth.is_up}
-        now = self._clock.time()
+        now = self.now()
+
+        def has_room(node: NodeInfo) -> bool:
+            since = (berth for berth in self._taken if berth.node.name == node.name and berth.asked_at >= as_of)
+            return node.free_cpus - sum(berth.n_cpus for berth in since) >= n_cpus
 
         def doubt(node: NodeInfo) -> float:
             ago = now - self._lost_at.get(node.name, 0.0)
@@ -60,17 +88,21 @@ class Berths:
         def rank(node: NodeInfo) -> tuple[float, int, int]:
             return doubt(node), n_ours[node.name], node.node_id
 
-        return sorted((node for node in nodes if node.free_cpus >= n_cpus), key=rank)
+        return sorted(filter(has_room, nodes), key=rank)
 
-    def take(self, node: NodeInfo) -> Berth:
-        berth = Berth(node)
+    @property
+    def taken(self) -> tuple[Berth, ...]:
+        return tuple(self._taken)
+
+    def take(self, node: NodeInfo, n_cpus: float) -> Berth:
+        berth = Berth(node, n_cpus)
         self._taken.add(berth)
         return berth
 
     def leave(self, berth: Berth, *, is_lost: bool) -> None:
         self._taken.remove(berth)
         if is_lost:
-            self._lost_at[berth.node.name] = self._clock.time()
+            self._lost_at[berth.node.name] = self.now()
 
 
 class OnNode(msgspec.Struct, frozen=True):

@@ -42,6 +42,7 @@ _log = logging.getLogger(__name__)
 MAX_FAILED_STARTS = 5
 LOOK_SECONDS = 1.0
 """How often to look for room on a full cluster: nobody tells when there is."""
+ANSWER_SECONDS = 2.0
 FORWARDED = ("OPENAI_", "OUTRIDER_")
 """Variables that begin so are set in workers as they are here: what a model's server asks for, and our own."""
 
@@ -52,12 +53,14 @@ def cluster_launcher(
     *,
     cpus_per_worker: float = 0.0,
     choose: Choice = the_best,
+    berths: Berths | None = None,
 ) -> Launcher:
     """Workers on the nodes of a cluster, one launcher for all that a program has there.
 
-    `choose` may send a worker to another node than the emptiest, and change what it is told.
+    `choose` may send a worker to another node than the emptiest, and change what it is told. `berths` are those of
+    whoever has started something on the nodes already.
     """
-    dock = _Dock(cluster, on_line, cpus_per_worker, choose)
+    dock = _Dock(cluster, on_line, cpus_per_worker, choose, berths or Berths(SystemClock()))
 
     async def launch(spec: WorkerSpec) -> RunningWorker:
         return ClusterWorker(dock, spec)
@@ -70,8 +73,10 @@ class ClusterWorker:
 
     def __init__(self, dock: "_Dock", spec: WorkerSpec) -> None:
         self.worker_id = f"{spec.index}@a node to be chosen"
+        self.index = spec.index
         self.reading = Reading()
         self._dock = dock
+        self._recalled = ""
         self._group: WorkerGroup[RolloutWorker] | None = None
         self._task = asyncio.create_task(self._live(spec), name=f"worker {spec.index} on the cluster")
 
@@ -79,7 +84,7 @@ class ClusterWorker:
         """`WorkersFailed` if it cannot be started anywhere."""
         await asyncio.wait([self._task])
         if self._task.cancelled():
-            return WorkerExit(failed=True, description="was killed")
+            return WorkerExit(failed=True, description=self._recalled or "was killed")
         return self._task.result()
 
     def drain(self) -> None:
@@ -92,6 +97,19 @@ class ClusterWorker:
     def kill(self) -> None:
         self._task.cancel()
 
+    def recall(self, reason: str) -> None:
+        self._recalled = f"was recalled: {reason}"
+        self._task.cancel()
+
+    async def answers(self) -> bool:
+        if self._group is None:
+            return False
+        with suppress(ClusterError, TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._group.identify(self.index)
+                return True
+        return False
+
     def hear(self, line: str, on_line: LineHandler) -> None:
         reading = Reading.of_line(line)
         if reading is not None:
@@ -102,18 +120,19 @@ class ClusterWorker:
     async def _live(self, spec: WorkerSpec) -> WorkerExit:
         dock = self._dock
         berth, given = await dock.berth(spec)
+        berth.occupant = self
         group = RolloutWorker.create_group(dock.endpoint, str(Path.cwd()))
         ended: bytes | Exception | None = None
         try:
             ended = await self._work(group, berth, given)
         finally:
-            dock.berths.leave(berth, is_lost=_is_loss(ended))
-            await dock.close(group, waits=not _is_loss(ended))
+            dock.berths.leave(berth, is_lost=is_loss(ended))
+            await close_group(group, waits=not is_loss(ended))
         return _exit_of(ended, berth.node)
 
     async def _work(self, group: "WorkerGroup[RolloutWorker]", berth: Berth, spec: WorkerSpec) -> bytes | Exception:
         """The record of how it ended, or the error that ended it."""
-        name = await self._dock.started(self, group, berth.node, spec)
+        name = await self._dock.started(self, group, berth, spec)
         if isinstance(name, Exception):
             return name
         berth.is_up = True
@@ -126,8 +145,10 @@ class ClusterWorker:
 class _Dock:
     """What the workers of one launcher share."""
 
-    def __init__(self, cluster: "Cluster", on_line: LineHandler, cpus_per_worker: float, choose: Choice) -> None:
-        self.berths = Berths(SystemClock())
+    def __init__(
+        self, cluster: "Cluster", on_line: LineHandler, cpus_per_worker: float, choose: Choice, berths: Berths
+    ) -> None:
+        self.berths = berths
         self.endpoint = cluster.post.endpoint
         self._cluster = cluster
         self._on_line = on_line
@@ -142,26 +163,44 @@ class _Dock:
 
     async def berth(self, spec: WorkerSpec) -> tuple[Berth, WorkerSpec]:
         """Where the worker goes; the place is its own until it leaves."""
-        nodes = await self._nodes_with_room(spec.index)
-        node, given = await self._choose(spec, nodes)
-        return self.berths.take(node), given
+        while True:
+            nodes = await self._nodes_with_room(spec.index)
+            if (chosen := await self._choose(spec, nodes)) is not None:
+                node, given = chosen
+                return self.berths.take(node, self._n_cpus), given
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _nodes_with_room(self, index: int) -> list[NodeInfo]:
         """The nodes that have the CPUs, the best first; if none has, as soon as one does."""
         has_said = False
         while True:
+            as_of = self.berths.now()
             nodes = await asyncio.to_thread(lambda: self._cluster.nodes)
-            if found := self.berths.ranked(nodes, self._n_cpus):
+            if found := self.berths.ranked(nodes, self._n_cpus, as_of=as_of):
                 return found
             if not has_said:
                 has_said = True
                 most = max((node.n_cpus for node in nodes), default=0.0)
                 room = f"{self._n_cpus:g} CPUs free; the largest has {most:g}" if nodes else "joined the cluster"
                 self._on_line(f"⏳ Worker-{index} waits until a node has {room}")
+            await self._until_there_may_be_room()
+
+    async def _until_there_may_be_room(self) -> None:
+        if self._cluster.engine.kind != "ray":
             await asyncio.sleep(LOOK_SECONDS)
+            return
+        from outrider.cluster.engines.ray.room import Demand  # noqa: PLC0415 Ray is an extra
+
+        demand = Demand(self._n_cpus)
+        try:
+            await uninterrupted(asyncio.to_thread(demand.open))
+            while not await asyncio.to_thread(demand.is_met):  # noqa: ASYNC110 Ray tells nobody
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            await uninterrupted(asyncio.to_thread(demand.close))
 
     async def started(
-        self, worker: ClusterWorker, group: "WorkerGroup[RolloutWorker]", node: NodeInfo, spec: WorkerSpec
+        self, worker: ClusterWorker, group: "WorkerGroup[RolloutWorker]", berth: Berth, spec: WorkerSpec
     ) -> str | Exception:
         """Start the worker: the id that the store will know it by, or why it could not be started.
 
@@ -169,11 +208,12 @@ class _Dock:
         """
         name = f"{self._name}-{spec.index}-{next(self._numbers)}"
         self._workers[f"{name}:0"] = worker
-        place, env = OnNode(node.name, self._n_cpus), _forwarded(os.environ)
+        place, env = OnNode(berth.node.name, berth.n_cpus), forwarded(os.environ)
         launch = partial(group.launch, self._cluster, place, name, wait=False, env_vars=env)
         found: str | Exception
         try:
             await uninterrupted(asyncio.to_thread(launch))
+            berth.asked_at = self.berths.now()
             (found,) = await group.identify(spec.index).async_wait(return_exceptions=True)
         except ClusterError as exc:
             found = exc
@@ -184,17 +224,9 @@ class _Dock:
         if self._n_failed_starts[spec.index] == MAX_FAILED_STARTS:
             raise WorkersFailed(
                 f"Worker-{spec.index} could not be started {MAX_FAILED_STARTS} times in a row, "
-                f"at last on node {node.ip}: {_told(found)}"
+                f"at last on node {berth.node.ip}: {told(found)}"
             ) from found
         return found
-
-    async def close(self, group: "WorkerGroup[RolloutWorker]", *, waits: bool) -> None:
-        """End the worker, and wait for that unless it is lost anyway."""
-        closing = self._loop.run_in_executor(None, group.close)
-        if waits:
-            await uninterrupted(closing)
-        else:
-            closing.add_done_callback(_note)
 
     def _said(self, _: Link, head: Any, __: object) -> None:
         with suppress(RuntimeError):  # the command is over
@@ -205,27 +237,36 @@ class _Dock:
             worker.hear(line, self._on_line)
 
 
+async def close_group(group: "WorkerGroup[Any]", *, waits: bool) -> None:
+    """End what runs there, and wait for that unless it is lost anyway."""
+    closing = asyncio.get_running_loop().run_in_executor(None, group.close)
+    if waits:
+        await uninterrupted(closing)
+    else:
+        closing.add_done_callback(_note)
+
+
 def _exit_of(ended: bytes | Exception, node: NodeInfo) -> WorkerExit:
     if isinstance(ended, bytes):
         return wire.from_record(ended, WorkerExit)
-    if _is_loss(ended):
-        return WorkerExit(failed=True, description=f"was lost on node {node.ip}: {_told(ended)}")
-    return WorkerExit(failed=True, description=f"failed on node {node.ip}: {_told(ended)}")
+    if is_loss(ended):
+        return WorkerExit(failed=True, description=f"was lost on node {node.ip}: {told(ended)}")
+    return WorkerExit(failed=True, description=f"failed on node {node.ip}: {told(ended)}")
 
 
-def _is_loss(ended: object) -> bool:
+def is_loss(ended: object) -> bool:
     """Whether the worker or its node is gone, rather than that its code failed."""
     return isinstance(ended, ClusterError) and not isinstance(ended, WorkerFailed)
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
     """What happened; with the traceback over there, if it was an exception of the worker's own."""
     if isinstance(error, WorkerDied):
         return error.cause
     return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
-def _forwarded(variables: Mapping[str, str]) -> dict[str, str]:
+def forwarded(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name.startswith(FORWARDED)}
 
 

@@ -45,13 +45,18 @@ def _refuse_memory(store_url: str) -> None:
 
 def check_reach(store_url: str, ips: list[str]) -> None:
     """Raise `InvalidInput` unless workers on nodes with these addresses can open the store."""
-    if not store_url.startswith("sqlite:") or (len(ips) == 1 and _is_here(ips[0])):
+    if not store_url.startswith("sqlite:") or is_one_here(ips):
         return
     where = f"has {len(ips)} nodes" if len(ips) > 1 else f"is on another machine, {ips[0]}"
     raise InvalidInput(
         f"the Ray cluster {where}, and a SQLite store is a file of this one; "
         "give a store that all nodes reach: --store postgresql://USER@HOST/DATABASE"
     )
+
+
+def is_one_here(ips: list[str]) -> bool:
+    """Whether the cluster is one node, and that is this machine."""
+    return len(ips) == 1 and _is_here(ips[0])
 
 
 def _is_here(ip: str) -> bool:

@@ -36,7 +36,7 @@ class RolloutWorker(Worker):
             loop.call_soon_threadsafe(self._stop)
 
         async with open_voice(self._seated.post, self._launcher, self.get_name(), on_lost=stop) as say:
-            with logging_to(say, given.index, given.log_level):
+            with logging_to(say, f"Worker-{given.index}", given.log_level):
                 return wire.to_record(await self._work(given, say))
 
     async def drain(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
-from ray.exceptions import AuthenticationError
+from ray.exceptions import AuthenticationError, RayError
 
 from outrider.cluster.engines.ray.roll import living_nodes, own_ip
 from outrider.core.errors import ClusterError, InvalidInput
@@ -59,7 +59,7 @@ def connect(address: str | None, namespace: str, *, num_gpus: float | None, num_
     _probe(where, source)
     try:
         _init(where, namespace)
-    except (RuntimeError, ValueError, OSError, ray.exceptions.RayError) as exc:
+    except (RuntimeError, ValueError, OSError, RayError) as exc:
         ray.shutdown()
         raise InvalidInput(_why_not(where, exc)) from exc
     return True
@@ -69,7 +69,7 @@ def _start(namespace: str, num_gpus: float | None, num_cpus: float | None) -> No
     amounts = {"num_gpus": num_gpus, "num_cpus": num_cpus}
     try:
         _init("local", namespace, **amounts, include_dashboard=False, _system_config=HEALTH)
-    except (RuntimeError, ValueError, OSError, ray.exceptions.RayError) as exc:
+    except (RuntimeError, ValueError, OSError, RayError) as exc:
         ray.shutdown()
         raise ClusterError(f"a Ray of its own could not be started on this machine: {exc}") from exc
 
@@ -103,9 +103,11 @@ def _own_signals() -> Iterator[None]:
         yield
         return
     before = signal.getsignal(signal.SIGTERM)
-    yield
-    if callable(before):
-        signal.signal(signal.SIGTERM, before)
+    try:
+        yield
+    finally:
+        if callable(before):
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -150,6 +152,8 @@ def _probe(where: str, source: str) -> None:
             "RAY_AUTH_MODE differs. Set RAY_AUTH_MODE=token and the cluster's own token, by RAY_AUTH_TOKEN or in "
             "~/.ray/auth_token (`ray get-auth-token` prints it on the head node)"
         ) from exc
+    except RayError as exc:
+        raise InvalidInput(_nobody(where, f"what listens on {host}:{port} is something else: {exc}")) from exc
 
 
 def _auto_address() -> tuple[str, int] | None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from outrider.cluster.address import WorkerAddress
+from outrider.cluster.collective.devices import Cargo, Gpus, Landing
 from outrider.cluster.collective.inbox import Inbox
 from outrider.cluster.collective.mailbox import ROOM_BYTES, Kind, Letter, Mailbox
 from outrider.cluster.collective.memory import TensorBuffer, copy, readable, writable
@@ -21,6 +22,8 @@ from outrider.core.errors import CallLate, ClusterError, InvalidInput, TensorMis
 T = TypeVar("T")
 
 N_THREADS = 4
+COPY_SECONDS = 1.0
+"""So long the end of a copy on a GPU is waited for when its receiver gives up."""
 
 
 class CollectiveGroup:
@@ -37,7 +40,13 @@ class CollectiveGroup:
     """
 
     def __init__(
-        self, address: WorkerAddress, post: Post, directory: WhoIsWhere, *, room_bytes: int = ROOM_BYTES
+        self,
+        address: WorkerAddress,
+        post: Post,
+        directory: WhoIsWhere,
+        *,
+        room_bytes: int = ROOM_BYTES,
+        gpus: Gpus | None = None,
     ) -> None:
         name = address.get_name()
         self.address = address
@@ -45,31 +54,35 @@ class CollectiveGroup:
         self._post = post
         self._is_closed = False
         self._mailbox = Mailbox(room_bytes)
-        self._inbox = Inbox(name, post, self._mailbox)
+        self._gpus = gpus or Gpus()
+        self._inbox = Inbox(name, post, self._mailbox, self._gpus)
         self._threads = ThreadPoolExecutor(N_THREADS, thread_name_prefix=f"mail of {name}")
         self._peers = Peers(post, directory, self._inbox.silence)
-        self._outbox = Outbox(name, post, self._peers, self._threads)
+        self._outbox = Outbox(name, post, self._peers, self._threads, self._gpus)
 
     def send(
         self, item: Any, dst: WorkerAddress, async_op: bool = False, timeout: float | None = None
     ) -> Pending[None] | None:
         """Any object that can be pickled; the memory of arrays and tensors inside it is sent as it lies."""
         what = f"send from {self._name} to {dst.get_name()}"
+        far: dict[int, Any] = {}
         try:
-            parts = [memoryview(part) for part in pack(item)]
+            parts = [memoryview(part) for part in pack(item, far)]
         except InvalidInput:
             raise
         except Exception as exc:
             raise InvalidInput(f"{what}: this {type(item).__name__} cannot be pickled: {exc}") from exc
-        return self._start(partial(self._outbox.send, dst, Kind.OBJECT, parts), what, timeout, async_op=async_op)
+        cargo = Cargo(parts, dict(zip(far, self._gpus.ready(list(far.values())), strict=True)))
+        return self._start(partial(self._outbox.send, dst, Kind.OBJECT, cargo), what, timeout, async_op=async_op)
 
     def recv(self, src: WorkerAddress, async_op: bool = False, timeout: float | None = None) -> Any:
         """The next object that `src` sent here, or a `Pending` of it. Arrays and tensors in it may be written to."""
         what = f"recv at {self._name} from {src.get_name()}"
+        landing = self._gpus.landing()
         if not async_op:
-            return unpack(self._run(partial(self._receive, src), what, timeout).parts)
+            return unpack(self._run(partial(self._receive, src, landing), what, timeout).parts)
         future: list[Future[Any]] = []
-        pending = self._submit(partial(self._receive_and_unpack, src, future), what, timeout)
+        pending = self._submit(partial(self._receive_and_unpack, src, landing, future), what, timeout)
         future.append(pending)
         return Pending(pending, what)
 
@@ -78,15 +91,19 @@ class CollectiveGroup:
     ) -> Pending[None] | None:
         """The bytes of a tensor and nothing else: `recv_tensor` must bring a buffer of their number."""
         what = f"send_tensor from {self._name} to {dst.get_name()}"
-        sending = partial(self._outbox.send, dst, Kind.TENSOR, [readable(tensor)])
-        return self._start(sending, what, timeout, async_op=async_op)
+        if self._gpus.is_far(tensor):
+            cargo = Cargo([memoryview(b"")], {0: self._gpus.ready([tensor])[0]})
+        else:
+            cargo = Cargo([readable(tensor)], {})
+        return self._start(partial(self._outbox.send, dst, Kind.TENSOR, cargo), what, timeout, async_op=async_op)
 
     def recv_tensor(
         self, tensor: Any, src: WorkerAddress, async_op: bool = False, timeout: float | None = None
     ) -> Pending[None] | None:
         """Fill `tensor` with the next one that `src` sent here; after an error its content is undefined."""
         what = f"recv_tensor at {self._name} from {src.get_name()}"
-        return self._start(partial(self._receive_tensor, src, writable(tensor)), what, timeout, async_op=async_op)
+        buffer, landing = writable(tensor), self._gpus.landing(tensor) if self._gpus.is_far(tensor) else None
+        return self._start(partial(self._receive_tensor, src, buffer, landing), what, timeout, async_op=async_op)
 
     def close(self) -> None:
         """Operations that still wait end with an error. The post is closed by its owner."""
@@ -141,22 +158,41 @@ class CollectiveGroup:
             self._mailbox.give_up(src.get_name(), getter)
             raise
 
-    async def _receive(self, src: WorkerAddress) -> Letter:
+    async def _receive(self, src: WorkerAddress, landing: Landing) -> Letter:
         """The next object, whole."""
         getter: asyncio.Future[Letter] | None = self._mailbox.getter(src.get_name(), Kind.OBJECT)
         while getter is not None:
             letter = await self._claim(src, getter)
             try:
+                await self._pull(src, letter, landing)
                 if await letter.more_than(letter.n_bytes):
                     break
-            except asyncio.CancelledError:
+            except BaseException:
                 self._mailbox.put_back(src.get_name(), letter)
                 raise
             getter = letter.getter
         return letter
 
-    async def _receive_and_unpack(self, src: WorkerAddress, future: "list[Future[Any]]") -> Any:
-        letter = await self._receive(src)
+    async def _pull(self, src: WorkerAddress, letter: Letter, landing: Landing | None) -> None:
+        """Copy what lies on the sender's GPU; if that is impossible it is refused, and sent in another way."""
+        if not letter.offers or letter.is_whole or letter.is_withdrawn:
+            return
+        letter.is_pulling, pulled = True, None
+        try:
+            if landing is not None:
+                copying = self._post.loop.run_in_executor(self._threads, self._gpus.pull, letter.offers, landing)
+                try:
+                    pulled = await asyncio.shield(copying)
+                finally:
+                    await asyncio.wait({copying}, timeout=COPY_SECONDS)
+            if pulled is not None and not letter.is_withdrawn:
+                letter.parts = [pulled.get(at, part) for at, part in enumerate(letter.parts)]
+                letter.arrived(letter.n_bytes)
+        finally:
+            self._mailbox.withdraw(src.get_name(), letter)
+
+    async def _receive_and_unpack(self, src: WorkerAddress, landing: Landing, future: "list[Future[Any]]") -> Any:
+        letter = await self._receive(src, landing)
         task = asyncio.current_task()
         assert task is not None
         task.add_done_callback(partial(self._return_unwanted, src.get_name(), letter, future))
@@ -168,25 +204,29 @@ class CollectiveGroup:
         if task.cancelled() or is_late or any(one.cancelled() for one in future):
             self._mailbox.put_back(sender, letter)
 
-    async def _receive_tensor(self, src: WorkerAddress, buffer: TensorBuffer) -> None:
+    async def _receive_tensor(self, src: WorkerAddress, buffer: TensorBuffer, landing: Landing | None) -> None:
         getter: asyncio.Future[Letter] | None = self._mailbox.getter(src.get_name(), Kind.TENSOR)
         while getter is not None:
             letter = await self._claim(src, getter)
             if letter.n_bytes != buffer.view.nbytes:
+                letter.arrived(letter.n_bytes)
                 raise TensorMismatch(
                     f"{self._name} received {letter.n_bytes} bytes from {src.get_name()} for {buffer.what},"
                     f" which has {buffer.view.nbytes}; what came is dropped"
                 )
-            if await self._copy(src, letter, buffer.view):
+            if await self._copy(src, letter, buffer.view, landing):
                 break
             getter = letter.getter
-        if buffer.finish is not None:
+        if buffer.finish is not None and not letter.offers:
             await self._post.loop.run_in_executor(self._threads, buffer.finish)
 
-    async def _copy(self, src: WorkerAddress, letter: Letter, target: memoryview) -> bool:
+    async def _copy(self, src: WorkerAddress, letter: Letter, target: memoryview, landing: Landing | None) -> bool:
         """Copy while it comes; False if it is withdrawn before its end."""
         at = 0
         try:
+            await self._pull(src, letter, landing)
+            if letter.offers:
+                at = letter.n_arrived
             while at < letter.n_bytes:
                 if not await letter.more_than(at):
                     return False
@@ -197,7 +237,7 @@ class CollectiveGroup:
                 else:
                     await self._post.loop.run_in_executor(self._threads, copy, *step)
                 at = end
-        except asyncio.CancelledError:
+        except BaseException:
             self._mailbox.put_back(src.get_name(), letter)
             raise
         letter.parts = ()

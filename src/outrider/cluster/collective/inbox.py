@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from outrider.cluster.collective.devices import Gpus, Offer, patience
 from outrider.cluster.collective.mailbox import Kind, Letter, Mailbox
 from outrider.cluster.collective.segments import Maps, SegmentRef, offsets_of, watched
 from outrider.cluster.post import Link, Message, Post
@@ -32,13 +33,15 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
     lengths: tuple[int, ...]
     segment: SegmentRef | None = None
     is_written: bool = False
+    offers: tuple[Offer, ...] = ()
 
 
 class Inbox:
     """Installs itself on the post, and lives on its event loop."""
 
-    def __init__(self, receiver: str, post: Post, mailbox: Mailbox) -> None:
+    def __init__(self, receiver: str, post: Post, mailbox: Mailbox, gpus: Gpus) -> None:
         self._receiver = receiver
+        self._gpus = gpus
         self._loop = post.loop
         self._mailbox = mailbox
         self._links: dict[str, set[Link]] = {}
@@ -51,6 +54,7 @@ class Inbox:
         post.serve("mail.stream", self._streamed)
         post.serve("mail.piece", self._piece)
         post.serve("mail.withdraw", self._withdrawn)
+        post.serve("mail.offer", self._offered)
         post.serve("mail.forget", self._forget)
 
     def _letter(self, link: Link, head: Any) -> tuple[Announcement, Letter]:
@@ -101,6 +105,29 @@ class Inbox:
                 self._mailbox.withdraw(sender, letter)
             raise
 
+    # content that lies on a GPU
+
+    def _offered(self, link: Link, head: Any, parts: Parts) -> Message | Awaitable[Message]:
+        found, letter = self._letter(link, head)
+        if not self._gpus.has(found.offers):
+            return Message(False)
+        letter.parts, letter.offers = parts, found.offers
+        self._expect(link, found, letter)
+        self._mailbox.deliver(found.sender, letter)
+        self._loop.call_later(patience(letter.n_bytes), self._recall, link, found.number, letter)
+        return self._pulled(link, found.number, letter)
+
+    async def _pulled(self, link: Link, number: int, letter: Letter) -> Message:
+        """Whether it was; if not, it is withdrawn, and its sender sends it in another way."""
+        try:
+            return Message(await letter.more_than(letter.n_bytes))
+        finally:
+            self._withdrawn(link, number, ())
+
+    def _recall(self, link: Link, number: int, letter: Letter) -> None:
+        if not letter.is_pulling:
+            self._withdrawn(link, number, ())
+
     # content that comes after the announcement
 
     def _expect(self, link: Link, found: Announcement, letter: Letter) -> None:
@@ -135,13 +162,13 @@ class Inbox:
             del self._arriving[link, number]
 
     def _withdrawn(self, link: Link, head: Any, _: Parts) -> None:
-        found = self._arriving.pop((link, head), None)
-        if found is not None:
-            self._mailbox.withdraw(*found)
+        sender, letter = self._arriving.pop((link, head), (None, None))
+        if sender is not None and letter is not None and not letter.is_whole:
+            self._mailbox.withdraw(sender, letter)
 
     def _lost(self, sender: str, link: Link) -> None:
-        for key in [key for key in self._arriving if key[0] is link]:
-            self._mailbox.withdraw(*self._arriving.pop(key))
+        for number in [number for one, number in self._arriving if one is link]:
+            self._withdrawn(link, number, ())
         self._maps.drop(link)
         self._links[sender].discard(link)
         if not self._links[sender]:

@@ -44,8 +44,8 @@ class Letter:
         self.memory: memoryview | None = None
         """Where pieces of it are put together."""
         self.offers: Sequence[Offer] = ()
-        """What of it lies on a GPU until it is pulled; that may be given up until `pulling` is set."""
-        self.pulling = False
+        """What of it lies on the sender's GPU."""
+        self.is_pulling = False
         self.is_withdrawn = False
         self.getter: asyncio.Future[Letter] | None = None
         """Who waits instead of the receiver that has this letter, once it is withdrawn."""

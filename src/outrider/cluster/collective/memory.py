@@ -84,8 +84,15 @@ def _writable_torch(tensor: Any) -> TensorBuffer:
     tensor = tensor.detach()
     if tensor.device.type == "cpu":
         return TensorBuffer(_bytes_of(tensor), what)
-    near = sys.modules["torch"].empty_like(tensor, device="cpu")
-    return TensorBuffer(_bytes_of(near), what, lambda: tensor.copy_(near))
+    torch = sys.modules["torch"]
+    near = torch.empty_like(tensor, device="cpu")
+    stream = torch.cuda.current_stream(tensor.device) if tensor.device.type == "cuda" else None
+
+    def finish() -> None:
+        with torch.cuda.stream(stream):
+            tensor.copy_(near)
+
+    return TensorBuffer(_bytes_of(near), what, finish)
 
 
 def _bytes_of(tensor: Any) -> memoryview:

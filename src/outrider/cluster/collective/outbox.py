@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from outrider.cluster.address import WorkerAddress
+from outrider.cluster.collective.devices import MANY_PARTS, Cargo, Gpus
 from outrider.cluster.collective.inbox import Announcement
 from outrider.cluster.collective.mailbox import Kind
 from outrider.cluster.collective.peers import Peers
@@ -24,9 +25,6 @@ from outrider.cluster.post import Link, Message, Post
 from outrider.core.errors import ClusterError, PeerLost
 
 LARGE_BYTES = 256_000
-MANY_PARTS = 1000
-"""More than a frame should hold; such a letter is treated as a large one."""
-
 CHUNK_BYTES = 4 << 20
 """A tensor in shared memory is announced in steps of this size, so that the receiver copies while the sender does."""
 
@@ -52,8 +50,9 @@ class _Way:
 class Outbox:
     """Installs itself on the post, and lives on its event loop."""
 
-    def __init__(self, sender: str, post: Post, peers: Peers, copiers: Executor) -> None:
+    def __init__(self, sender: str, post: Post, peers: Peers, copiers: Executor, gpus: Gpus) -> None:
         self._sender = sender
+        self._gpus = gpus
         self._node = post.endpoint.node
         self._loop = post.loop
         self._peers = peers
@@ -63,21 +62,25 @@ class Outbox:
         self._n_letters = 0
         post.serve("mail.free", self._freed)
 
-    async def send(self, receiver: WorkerAddress, kind: Kind, parts: Sequence[memoryview]) -> None:
+    async def send(self, receiver: WorkerAddress, kind: Kind, cargo: Cargo) -> None:
         """Returns when the receiver's process has the letter."""
         try:
-            await self._send(receiver, kind, parts)
+            await self._send(receiver, kind, cargo)
         except PeerLost as loss:
             raise await self._peers.verdict(receiver, loss) from loss
 
-    async def _send(self, receiver: WorkerAddress, kind: Kind, parts: Sequence[memoryview]) -> None:
+    async def _send(self, receiver: WorkerAddress, kind: Kind, cargo: Cargo) -> None:
         way = self._ways.setdefault(receiver, _Way())
-        lengths = tuple(part.nbytes for part in parts)
+        parts = cargo.parts
         self._n_letters += 1
-        letter = Announcement(self._sender, receiver.get_name(), kind, self._n_letters, lengths)
+        letter = Announcement(self._sender, receiver.get_name(), kind, self._n_letters, cargo.lengths)
         async with way.turn:
             link = await self._link(way, receiver, letter.number)
-            if sum(lengths) >= LARGE_BYTES or len(parts) > MANY_PARTS:
+            if cargo.far:
+                if await self._offer(link, letter, cargo):
+                    return
+                await self._loop.run_in_executor(self._copiers, cargo.bring_near)
+            if sum(letter.lengths) >= LARGE_BYTES or len(parts) > MANY_PARTS:
                 await self._send_large(way, link, letter, parts)
                 return
             await way.unanswered.acquire()
@@ -104,6 +107,21 @@ class Outbox:
 
     def _ask(self, link: Link, service: str, head: Any, parts: Sequence[memoryview] = ()) -> "asyncio.Task[Message]":
         return self._loop.create_task(link.ask(service, head, parts), name=f"{service} of {self._sender}")
+
+    # on one GPU
+
+    async def _offer(self, link: Link, letter: Announcement, cargo: Cargo) -> bool:
+        """Whether the receiver has copied what lies on the GPU; the rest goes with the offer, if it is not much."""
+        if link.endpoint is None or link.endpoint.node != self._node or not cargo.is_mostly_far:
+            return False
+        offers = await self._loop.run_in_executor(self._copiers, self._gpus.offers, cargo.far)
+        if not offers:
+            return False
+        try:
+            return bool((await link.ask("mail.offer", replace(letter, offers=offers), cargo.parts)).head)
+        except BaseException:
+            link.tell("mail.withdraw", letter.number)
+            raise
 
     # between nodes
 

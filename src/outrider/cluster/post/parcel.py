@@ -42,9 +42,9 @@ def pack(item: Any, far: dict[int, Any] | None = None) -> list[Part]:
         thorough.far = None if far is None else []
         thorough.dump(item)
         data = file.getbuffer()
-        for content, tensor in thorough.far or ():
-            at = next(at for at, buffer in enumerate(buffers, 1) if buffer is content)
-            far[at] = tensor
+        if far is not None:
+            numbers = {id(buffer): number for number, buffer in enumerate(buffers, 1)}
+            far.update((numbers[id(content)], tensor) for content, tensor in thorough.far)
     return [data, *(buffer.raw() for buffer in buffers)]
 
 

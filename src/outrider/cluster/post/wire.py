@@ -6,13 +6,12 @@ read straight into memory of its own, which its parts then share; small ones are
 
 import asyncio
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import msgspec
-
-from outrider.core.errors import PeerLost
 
 Part = bytes | bytearray | memoryview
 
@@ -75,7 +74,7 @@ def _n_bytes(part: Part) -> int:
     return part.nbytes if isinstance(part, memoryview) else len(part)
 
 
-class FrameReader(asyncio.BufferedProtocol):
+class FrameReader(asyncio.BufferedProtocol, ABC):
     """Cuts what comes into frames. A subclass takes `frame_received` and may pause the transport."""
 
     def __init__(self, max_frame_bytes: int | None = None) -> None:
@@ -87,12 +86,13 @@ class FrameReader(asyncio.BufferedProtocol):
         self._lengths: tuple[int, ...] = ()
         self._header = (0, 0, 0, 0)
 
+    @abstractmethod
     def frame_received(self, frame: Frame) -> None:
-        raise NotImplementedError
+        """A frame is whole."""
 
+    @abstractmethod
     def garbage_received(self, why: str) -> None:
         """What came is no frame; the connection is of no more use."""
-        raise PeerLost(why)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 asyncio's signature
         return (self._view if self._large is None else self._large)[self._n_read :]

@@ -68,9 +68,9 @@ class Harm:
         return [sorted(pids.intersection(children(raylet))) for raylet in self._nodes.raylets]
 
 
-async def feed(store: Store, trace: Path, ids: list[str]) -> None:
+async def feed(store: Store, trace: Path, ids: list[str], is_over: asyncio.Event) -> None:
     """Have enough to do at any time, however fast this machine is."""
-    while True:
+    while not is_over.is_set():
         if (await store.statistics()).rollouts[RolloutStatus.QUEUING] < N_AHEAD:
             ids += await enqueue_traced(store, trace, N_AHEAD, LEASE_SECONDS)
         await asyncio.sleep(0.2)
@@ -80,15 +80,18 @@ async def feed(store: Store, trace: Path, ids: list[str]) -> None:
 async def test_nothing_is_lost_and_nothing_ends_twice_when_nodes_are_lost(postgres_url: str, tmp_path: Path):
     trace, log, ids = tmp_path / "trace", tmp_path / "log", list[str]()
     async with open_store(postgres_url) as store:
-        feeding = asyncio.create_task(feed(store, trace, ids))
+        is_over = asyncio.Event()
+        feeding = asyncio.create_task(feed(store, trace, ids, is_over))
         with ray_nodes(2) as nodes, work(postgres_url, nodes.address, log) as driver:
             harm = Harm(store, nodes, random.Random(1))
             try:
                 async with asyncio.timeout(60):
                     await harm.run()
-                feeding.cancel()
+                is_over.set()
+                await feeding
                 code = await asyncio.to_thread(driver.wait, 60)
             finally:
+                is_over.set()
                 print(harm.done, log.read_text()[-3000:])
         assert code == 0
         await check_ended_once(store, ids, trace)

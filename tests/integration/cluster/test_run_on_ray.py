@@ -24,9 +24,10 @@ SETTINGS = """
 train_env_manager: {tags: [FrozenLake], num_env_groups: 4, group_size: 2, num_groups_partition: [4]}
 """
 AGENTS = """
-import asyncio
+import asyncio, os
 
 async def slow(task, ctx):
+    assert os.environ["OPENAI_API_KEY"] == "of the driver"
     await asyncio.sleep(task.get("seconds", 60))
     return 1.0
 """
@@ -101,7 +102,10 @@ def test_the_example_runs_as_a_job_of_the_cluster_does(two_nodes: RayNodes, post
 @contextmanager
 def at_work(nodes: RayNodes, store_url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     command = [*OUTRIDER, "work", "--store", store_url, "--ray", nodes.address, "--agent", "some_agents:slow"]
-    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as driver:
+    environment = {**os.environ, "OPENAI_API_KEY": "of the driver"}
+    with subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as driver:
         try:
             yield driver
         finally:

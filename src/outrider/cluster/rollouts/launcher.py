@@ -29,6 +29,7 @@ from outrider.core.clock import SystemClock
 from outrider.core.errors import ClusterError, WorkerDied, WorkerFailed, WorkersFailed
 from outrider.core.ids import new_id
 from outrider.core.tasks import uninterrupted
+from outrider.runner.kit import EpisodeSpec
 from outrider.runner.meter import Reading
 from outrider.runner.supervisor import Launcher
 from outrider.runner.worker import LineHandler, RunningWorker, WorkerExit, WorkerSpec
@@ -43,8 +44,8 @@ MAX_FAILED_STARTS = 5
 LOOK_SECONDS = 1.0
 """How often to look for room on a full cluster: nobody tells when there is."""
 ANSWER_SECONDS = 2.0
-FORWARDED = ("OPENAI_", "OUTRIDER_")
-"""Variables that begin so are set in workers as they are here: what a model's server asks for, and our own."""
+FORWARDED = "OPENAI_"
+"""Variables that begin so are set in workers as they are here, as are those that the run names."""
 
 
 def cluster_launcher(
@@ -208,7 +209,7 @@ class _Dock:
         """
         name = f"{self._name}-{spec.index}-{next(self._numbers)}"
         self._workers[f"{name}:0"] = worker
-        place, env = OnNode(berth.node.name, berth.n_cpus), forwarded(os.environ)
+        place, env = OnNode(berth.node.name, berth.n_cpus), forwarded(os.environ, spec.episodes)
         launch = partial(group.launch, self._cluster, place, name, wait=False, env_vars=env)
         found: str | Exception
         try:
@@ -266,8 +267,15 @@ def told(error: Exception) -> str:
     return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
-def forwarded(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if name.startswith(FORWARDED)}
+def forwarded(variables: Mapping[str, str], episodes: EpisodeSpec | None = None) -> dict[str, str]:
+    """The variables that hold what it takes to reach models and tools: keys are never saved with a run."""
+    named: set[str] = set()
+    if episodes is not None:
+        policies = [*([episodes.policy] if episodes.policy else []), *episodes.policies.values()]
+        named = {policy.api_key_variable for policy in policies}
+        for server in episodes.mcp:
+            named |= {*server.variables, server.bearer_variable}
+    return {name: value for name, value in variables.items() if name in named or name.startswith(FORWARDED)}
 
 
 def _note(closing: "asyncio.Future[None]") -> None:

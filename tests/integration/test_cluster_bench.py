@@ -52,7 +52,7 @@ def test_a_tiny_round_without_ray_measures_everything_there_is(program, report):
         assert told[f"channel {stream}", us, "cpu_us_per_item"] > 0
     assert told["channel 4to1", "multiprocessing.Queue", "items_per_second"] > 0
     for size in ("1 KB", "1 MB", "64 MB"):
-        for system in (us, f"{us} send_tensor", "numpy copy", "numpy copy to fresh memory"):
+        for system in (us, f"{us} send_tensor", "numpy copy", "numpy copy to a new array"):
             assert 0 < told[f"carry {size}", system, "carry_ms"] <= told[f"carry {size}", system, "read_ms"]
     for how in ("call", "recv", "async recv", "channel get"):
         assert 0 < told[f"death {how}", us, "death_seconds"] < 5

@@ -53,7 +53,7 @@ class Call(Generic[T]):
         self._tokens = tokens
         self._outcomes: list[Any] = [_NOTHING] * len(members)
         self._lock = threading.Lock()
-        self._all: Future[None] = Future()
+        self._all: Future[None] | None = None  # made by those who need it: it costs as much as the rest
         self._n_left = len(members)
         self._errors: dict[int, Exception] | None = None
         self._is_listening = False
@@ -67,26 +67,24 @@ class Call(Generic[T]):
         """
         seconds = self._flight.timeout_seconds if timeout is None else timeout
         deadline = time.monotonic() + seconds
-        if not self._is_listening and not self._take_quickly(seconds):
-            self._listen()
+        if not self._is_listening and self._take_quickly(seconds):
+            return self._results(return_exceptions)
         try:
-            self._all.result(max(0.0, deadline - time.monotonic()))
+            self._listen().result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             raise CallLate(f"{self.late()} within {seconds:g} s") from None
         return self._results(return_exceptions)
 
     async def async_wait(self, *, return_exceptions: bool = False) -> list[Any]:
         """The results, without blocking the event loop. Cancelling the wait lets the call go on."""
-        self._listen()
-        await asyncio.shield(asyncio.wrap_future(self._all))
+        await asyncio.shield(asyncio.wrap_future(self._listen()))
         return self._results(return_exceptions)
 
     def __await__(self) -> Generator[Any, None, list[Any]]:
         return self.async_wait().__await__()
 
     def done(self) -> bool:
-        self._listen()
-        return self._all.done()
+        return self._listen().done()
 
     def cancel(self) -> bool:
         """Give the call up where it has not ended; whether it had not.
@@ -115,27 +113,36 @@ class Call(Generic[T]):
 
     def _take_quickly(self, seconds: float) -> bool:
         """Have the engine wait for all at once; False if they have not all ended well in that time."""
-        if self._all.done():
+        if self._n_left == 0:
             return True
         is_hopeless = any(member.death is not None for member in self._members)
         outcomes = self._flight.caller.gather(self._tokens, 0.0 if is_hopeless else min(seconds, QUICK_SECONDS))
         if outcomes is None:
             return False
+        with self._lock:
+            if not self._is_listening:
+                self._outcomes, self._n_left = outcomes, 0
+                return True
         for i, outcome in enumerate(outcomes):
             self._fill(i, outcome)
         return True
 
-    def _listen(self) -> None:
-        """Take each outcome as it comes, and deaths."""
+    def _listen(self) -> "Future[None]":
+        """Take each outcome as it comes, and deaths. What it returns is done when all are there."""
         with self._lock:
-            if self._is_listening or self._all.done():
-                return
+            if self._all is not None:
+                return self._all
+            self._all = Future()
+            if self._n_left == 0:
+                self._all.set_result(None)
+                return self._all
             self._is_listening = True
         self._flight.add(self)
         for i, token in enumerate(self._tokens):
             self._flight.caller.future(token).add_done_callback(partial(self._hear, i))
         for member in self._members:
             self.lose(member)  # after the answers that are there: one that came before the death counts
+        return self._all
 
     def _hear(self, i: int, answer: "Future[Any]") -> None:
         if answer.cancelled():
@@ -154,7 +161,7 @@ class Call(Generic[T]):
             is_last = self._n_left == 0
             if self.half_at is None and 2 * self._n_left <= len(self._members):
                 self.half_at = time.monotonic()
-        if is_last:
+        if is_last and self._all is not None:
             self._flight.remove(self)
             self._all.set_result(None)
 
@@ -177,7 +184,7 @@ class Call(Generic[T]):
 
     def is_straggling(self, seconds: float) -> bool:
         """Whether half of the ranks had answered so long ago, and so much quicker than the rest."""
-        if self.half_at is None or self._all.done():
+        if self.half_at is None or self._n_left == 0:
             return False
         return time.monotonic() - self.half_at >= max(seconds, 2 * (self.half_at - self.began_at))
 

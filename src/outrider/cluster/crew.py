@@ -132,6 +132,7 @@ class Muster:
     places: Sequence[Placement]
     workers: Sequence[bytes]
     env: Mapping[str, str]
+    methods: tuple[str, ...]
     is_async: bool
     max_concurrency: int | None
     start_seconds: float
@@ -229,6 +230,7 @@ class Crew(Roster):
             directory=self._cluster.directory.endpoint,
             key=self._cluster.post.key,
             engine=self._description,
+            methods=muster.methods,
             is_async=muster.is_async,
             max_concurrency=muster.max_concurrency,
             start_seconds=muster.start_seconds,

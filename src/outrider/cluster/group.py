@@ -81,6 +81,7 @@ class WorkerGroup(Generic[W]):
             places=places,
             workers=self._pickles(len(places)),
             env=cluster.environment(env_vars),
+            methods=tuple(self._methods),
             is_async=any(self._methods.values()),
             max_concurrency=max_concurrency,
             start_seconds=start_seconds,

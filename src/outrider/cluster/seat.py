@@ -65,7 +65,8 @@ class Seated:
         self._worker: Any = None
         self._failure: Failure | None = None
         self._is_open = asyncio.Event()
-        self._turns = threading.Semaphore(spec.max_concurrency or 1)
+        n_at_once = spec.max_concurrency or 1
+        self._turns = threading.Lock() if n_at_once == 1 else threading.Semaphore(n_at_once)
         self._loop = loop
         self._owns_loop = loop is None
         self._loop_lock = threading.Lock()

@@ -64,6 +64,8 @@ class SeatSpec(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes
     engine: dict[str, Any]
     """`Engine.describe()` of the launcher: from it the worker makes the engine of `self.cluster`."""
+    methods: tuple[str, ...]
+    """What can be called."""
     is_async: bool
     """Whether the class has coroutine methods, so that they need an event loop."""
     max_concurrency: int | None

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,6 +11,32 @@ import ray
 from outrider.cluster.engines.protocol import SeatSpec
 from outrider.cluster.failure import Failure
 from outrider.cluster.seat import Seated
+
+DO = "do_"
+
+
+def actor_class(spec: SeatSpec) -> type[Any]:
+    """The actor with a method `do_NAME` for each method of the user's class.
+
+    A name that travelled as an argument would cost a quarter of a small call.
+    """
+    maker = _coroutine_method if spec.is_async else _plain_method
+    doing = {f"{DO}{name}": maker(name) for name in spec.methods}
+    return type("AsyncActor" if spec.is_async else "PlainActor", (AsyncActor if spec.is_async else PlainActor,), doing)
+
+
+def _plain_method(name: str) -> Callable[..., Any]:
+    def do(self: "PlainActor", *args: Any, **kwargs: Any) -> Any:
+        return self._seated.call(name, args, kwargs)
+
+    return do
+
+
+def _coroutine_method(name: str) -> Callable[..., Any]:
+    async def do(self: "AsyncActor", *args: Any, **kwargs: Any) -> Any:
+        return await self._call(name, args, kwargs)
+
+    return do
 
 
 class PlainActor:
@@ -32,9 +59,6 @@ class PlainActor:
     def pid(self) -> int:
         return os.getpid()
 
-    def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
-        return self._seated.call(method, args, kwargs)
-
     def end(self) -> None:
         """Say goodbye to the others; what runs is cancelled where that can be."""
         self._seated.close()
@@ -54,7 +78,7 @@ class AsyncActor(PlainActor):
         self._calls: set[asyncio.Task[Any]] = set()
         super().__init__(spec)
 
-    async def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+    async def _call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         task = asyncio.current_task()
         assert task is not None
         self._calls.add(task)

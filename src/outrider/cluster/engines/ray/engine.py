@@ -10,7 +10,6 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from functools import cached_property
 from typing import Any, Self
 
 import msgspec
@@ -21,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from outrider.cluster.cargo import fault, refuse_unpicklable
 from outrider.cluster.engines.protocol import SeatSpec
-from outrider.cluster.engines.ray.actor import AsyncActor, PlainActor
+from outrider.cluster.engines.ray.actor import actor_class
 from outrider.cluster.engines.ray.connection import await_nodes, connect
 from outrider.cluster.engines.ray.outcome import RayToken, outcome_of
 from outrider.cluster.engines.ray.roll import Roll, own_ip
@@ -70,6 +69,7 @@ class RayEngine:
         self._namespace = namespace
         self._roll = Roll(known_nodes)
         self._seats: dict[str, tuple[RaySeat, Placement]] = {}
+        self._classes: dict[tuple[bool, tuple[str, ...]], Any] = {}
         self._lock = threading.Lock()
         self._settled_at = 0.0
         self._is_closed = False
@@ -100,16 +100,19 @@ class RayEngine:
         if old is not None:
             old[0].kill()
         node = self._roll.name(place.node_id)
-        actor_class = self._async_actor if spec.is_async else self._plain_actor
         try:
-            actor = actor_class.options(
-                name=spec.address,
-                namespace=self._namespace,
-                num_cpus=place.n_cpus,
-                num_gpus=place.n_gpus,
-                max_concurrency=MAX_COROUTINES if spec.is_async else spec.max_concurrency or 1,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-            ).remote(spec)
+            actor = (
+                self._actors(spec)
+                .options(
+                    name=spec.address,
+                    namespace=self._namespace,
+                    num_cpus=place.n_cpus,
+                    num_gpus=place.n_gpus,
+                    max_concurrency=MAX_COROUTINES if spec.is_async else spec.max_concurrency or 1,
+                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+                )
+                .remote(spec)
+            )
         except ValueError as exc:
             return VacantSeat(spec, _refusal(spec.address, self._namespace, exc))
         if spec.rank == 0:
@@ -194,13 +197,12 @@ class RayEngine:
     def _key(self, address: str) -> str:
         return f"outrider/{self._namespace}/{address}"
 
-    @cached_property
-    def _plain_actor(self) -> Any:
-        return ray.remote(max_restarts=0, max_task_retries=0)(PlainActor)
-
-    @cached_property
-    def _async_actor(self) -> Any:
-        return ray.remote(max_restarts=0, max_task_retries=0)(AsyncActor)
+    def _actors(self, spec: SeatSpec) -> Any:
+        """Ray's class of the actors for this class of workers; it is sent to the nodes once."""
+        kind = (spec.is_async, spec.methods)
+        if kind not in self._classes:
+            self._classes[kind] = ray.remote(max_restarts=0, max_task_retries=0)(actor_class(spec))
+        return self._classes[kind]
 
 
 def _stored(value: Any) -> Any:

@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from outrider.cluster.engines.protocol import SeatSpec
+from outrider.cluster.engines.ray.actor import DO
 from outrider.cluster.engines.ray.outcome import RayToken, death
 from outrider.cluster.engines.ray.roll import own_ip
 from outrider.cluster.failure import Failure
@@ -28,12 +29,15 @@ class RaySeat:
         self.address = spec.address
         self.node = node
         self.actor = actor
-        self.remote = actor.call.remote
+        self._methods = {name: getattr(actor, f"{DO}{name}").remote for name in spec.methods}
         self.opened = RayToken(actor.open.remote(), spec.address, "__init__")
         self._pid = actor.pid.remote()
         self._ended = ended
         self._lock = threading.Lock()
         self.is_over = False
+
+    def remote(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self._methods[method](*args, **kwargs)
 
     def kill(self) -> None:
         with self._lock:

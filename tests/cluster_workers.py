@@ -9,7 +9,9 @@ import threading
 import time
 from pathlib import Path
 
+from outrider import open_store
 from outrider.cluster import Cluster, Worker, WorkerGroup
+from outrider.train import EnvManagerConfig, RolloutScheduler, SchedulerConfig
 
 
 class Unpicklable(Exception):
@@ -169,3 +171,20 @@ def driver_program() -> None:
         children = [pid for _, pids in group.launch_children(1).wait(10.0) for pid in pids]
         print(*[info.pid for info in group.worker_info_list], *children, flush=True)
         time.sleep(60)
+
+
+class Trainer(Worker):
+    """A trainer and its scheduler as an actor: like everyone else they need the store only."""
+
+    async def train(self, store_url: str, n_steps: int) -> list[int]:
+        config = SchedulerConfig(
+            train_env_manager=EnvManagerConfig(tags=("FrozenLake",), num_env_groups=2, group_size=2),
+            async_generation_ratio=1,
+        )
+        sizes = []
+        async with open_store(store_url) as store, RolloutScheduler(store, config) as scheduler:
+            for _ in range(n_steps):
+                batch = await scheduler.get_batch(timeout=30)
+                sizes.append(len(batch.batch.trajectories))
+                await scheduler.publish()
+        return sizes

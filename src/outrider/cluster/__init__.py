@@ -3,6 +3,7 @@
 from outrider.cluster.address import WorkerAddress
 from outrider.cluster.calls import Call
 from outrider.cluster.channel import Channel
+from outrider.cluster.channel.durable import DurableChannel
 from outrider.cluster.cluster import Cluster
 from outrider.cluster.collective.group import CollectiveGroup
 from outrider.cluster.group import GroupView, WorkerGroup
@@ -27,6 +28,7 @@ __all__ = [
     "Cluster",
     "CollectiveGroup",
     "CpuPlacementStrategy",
+    "DurableChannel",
     "FlexiblePlacementStrategy",
     "GroupView",
     "NodeInfo",

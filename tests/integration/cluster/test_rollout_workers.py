@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from cluster_workers import Trainer
 from outrider import RolloutConfig, Store
-from outrider.cluster.cluster import Cluster
+from outrider.cluster import Cluster, NodePlacementStrategy
 from outrider.cluster.info import NodeInfo
 from outrider.cluster.rollouts.launcher import MAX_FAILED_STARTS, cluster_launcher
 from outrider.core.errors import InvalidInput, WorkersFailed
@@ -95,6 +96,19 @@ async def test_workers_run_rollouts_in_the_drivers_folder_and_what_they_say_and_
     assert {rollout.status for rollout in ended} == {RolloutStatus.SUCCEEDED}
     assert sum("processing rollout" in line for line in lines) == 4
     assert sum(line.endswith(f"WARNING rollout in {agents.name}") for line in lines) == 4
+
+
+async def test_the_trainer_may_be_an_actor_beside_the_workers(cluster: Cluster, store: Store):
+    lake = EnvironmentSpec(name="FrozenLake")
+    episodes = EpisodeSpec(policy=PolicySpec(model="builtin:solver"), environments={"FrozenLake": lake})
+    spec = WorkerSpec(store_url=store.url, episodes=episodes, config=RunnerConfig(max_env_num_per_worker=4))
+    supervisor = supervise(cluster, store, spec, [], n_workers=2)
+    group = await asyncio.to_thread(Trainer.create_group().launch, cluster, NodePlacementStrategy([1]))
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        assert await group.train(store.url, 3) == [[4, 4, 4]]
+        supervisor.drain()
 
 
 async def test_what_a_worker_has_used_is_known_when_it_has_ended(cluster: Cluster, store: Store):

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 N_THREADS = 4
 COPY_SECONDS = 1.0
-"""So long the end of a copy on a GPU is waited for when its receiver gives up."""
+"""So long the end of a copy on a GPU is waited for when its receiver gives up, or its sender is gone."""
 
 
 class CollectiveGroup:
@@ -177,14 +177,19 @@ class CollectiveGroup:
         """Copy what lies on the sender's GPU; if that is impossible it is refused, and sent in another way."""
         if not letter.offers or letter.is_whole or letter.is_withdrawn:
             return
-        letter.is_pulling, pulled = True, None
+        letter.is_pulling = True
+        pulled: dict[int, Any] | None = None
         try:
             if landing is not None:
                 copying = self._post.loop.run_in_executor(self._threads, self._gpus.pull, letter.offers, landing)
+                withdrawal = self._post.loop.create_task(letter.more_than(letter.n_bytes))
                 try:
-                    pulled = await asyncio.shield(copying)
+                    news: set[asyncio.Future[Any]] = {copying, withdrawal}
+                    await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
                 finally:
+                    withdrawal.cancel()
                     await asyncio.wait({copying}, timeout=COPY_SECONDS)
+                pulled = copying.result() if copying.done() else None
             if pulled is not None and not letter.is_withdrawn:
                 letter.parts = [pulled.get(at, part) for at, part in enumerate(letter.parts)]
                 letter.arrived(letter.n_bytes)

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 from outrider.core.errors import InvalidInput
 
+PINNED_BYTES = 256 << 20
+"""Up to this size a tensor on a GPU passes through pinned memory: several times as fast, but never given back."""
+
 
 class _PyBuffer(ctypes.Structure):
     """Python's own description of a buffer; `address_of` reads its first field."""
@@ -59,7 +62,8 @@ class TensorBuffer(NamedTuple):
 def readable(tensor: Any) -> memoryview:
     """The bytes of a tensor to send; one on another device, or with gaps, is copied first."""
     if is_torch(tensor):
-        return _bytes_of(tensor.detach().cpu().contiguous())
+        tensor = tensor.detach().contiguous()
+        return _bytes_of(tensor if tensor.device.type == "cpu" else _near(tensor).copy_(tensor))
     view = _view(tensor)
     return view.cast("B") if view.c_contiguous and view.nbytes else memoryview(view.tobytes())
 
@@ -85,7 +89,7 @@ def _writable_torch(tensor: Any) -> TensorBuffer:
     if tensor.device.type == "cpu":
         return TensorBuffer(_bytes_of(tensor), what)
     torch = sys.modules["torch"]
-    near = torch.empty_like(tensor, device="cpu")
+    near = _near(tensor)
     stream = torch.cuda.current_stream(tensor.device) if tensor.device.type == "cuda" else None
 
     def finish() -> None:
@@ -93,6 +97,12 @@ def _writable_torch(tensor: Any) -> TensorBuffer:
             tensor.copy_(near)
 
     return TensorBuffer(_bytes_of(near), what, finish)
+
+
+def _near(tensor: Any) -> Any:
+    """Room for it in the host's memory; torch keeps what is pinned for the next one."""
+    is_pinned = tensor.device.type == "cuda" and tensor.nbytes <= PINNED_BYTES
+    return sys.modules["torch"].empty_like(tensor, device="cpu", pin_memory=is_pinned)
 
 
 def _bytes_of(tensor: Any) -> memoryview:

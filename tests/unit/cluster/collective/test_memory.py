@@ -24,7 +24,7 @@ from outrider.core.errors import InvalidInput
         np.float64(2.5),
         np.array(1.5),
     ],
-    ids=repr,
+    ids=["bytes", "bytearray", "array", "view", "numbers", "transposed", "strided", "empty", "scalar", "no dimension"],
 )
 def test_what_is_sent_is_the_content_in_its_order(tensor):
     assert bytes(readable(tensor)) == memoryview(tensor).tobytes()

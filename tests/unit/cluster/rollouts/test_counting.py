@@ -61,5 +61,17 @@ def test_shares_have_all_machines_between_them_and_pools_of_their_own():
     )
     parts = divided(supply, 3)
     assert [(part.pool.name, part.pool.n_machines) for part in parts] == [("p.0", 3), ("p.1", 3), ("p.2", 2)]
+    assert all(part.machines == supply.machines for part in parts)
     with pytest.raises(InvalidInput, match="8 machines"):
         divided(supply, 9)
+
+
+def test_machines_of_a_list_are_dealt_out_so_that_no_two_shares_have_the_same():
+    listed = MachineSpec(provider="attach", settings={"machines": ["a", "b", "c", "d", "e"], "reuse": True})
+    supply = SupplySpec(machines=listed, pool=PoolConfig(name="p", n_machines=4), is_shared=True)
+    parts = [part.machines.settings for part in divided(supply, 3)]
+    assert parts == [
+        {"machines": ["a", "d"], "reuse": True},
+        {"machines": ["b", "e"], "reuse": True},
+        {"machines": ["c"], "reuse": True},
+    ]

@@ -13,7 +13,7 @@ from outrider.cli.leases import take_leases_of_the_dead
 from outrider.cli.options import opened
 from outrider.cli.run_config import RunConfig
 from outrider.cli.run_folder import RunFolder, folder_to_resume, lasting_settings, new_folder
-from outrider.cli.run_machines import check_machines, check_pool_name, machines_now, open_machines, supply_spec
+from outrider.cli.run_machines import check_machines, check_places, machines_now, open_machines, supply_spec
 from outrider.cli.run_setup import (
     budget_left,
     check_mode,
@@ -264,7 +264,7 @@ async def dry_run_job(config: RunConfig) -> list[Task]:
 async def check_job(config: RunConfig, cluster: Cluster | None = None, *, is_new: bool = True) -> list[Task]:
     """Raise `InvalidInput` if the run could not work; its tasks."""
     check_mode(config)
-    check_pool_name(config, cluster)
+    check_places(config, cluster)
     tasks = await asyncio.to_thread(read_tasks, config)
     supply = supply_spec(config, "check", Path(config.output_dir))
     await check_episodes(episode_spec(config, config.mode, Budget(), supply), tasks)

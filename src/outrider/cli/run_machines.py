@@ -10,7 +10,7 @@ from pathlib import Path
 from outrider.cli.run_config import RunConfig
 from outrider.cluster.cluster import Cluster
 from outrider.cluster.rollouts.opening import is_one_here
-from outrider.cluster.rollouts.shares import Shares, open_shares
+from outrider.cluster.rollouts.shares import LISTED, Shares, open_shares
 from outrider.core.errors import InvalidInput
 from outrider.core.machine import MachineRecord, MachineState
 from outrider.core.settings import settings_of
@@ -120,16 +120,22 @@ def _served(name: str) -> PoolFacts:
     return facts
 
 
-def check_pool_name(config: RunConfig, cluster: Cluster | None) -> None:
-    """Raise `InvalidInput` if workers would be elsewhere than the pool that they shall borrow from."""
-    if config.pool_name is None or cluster is None or is_one_here([node.ip for node in cluster.nodes]):
+def check_places(config: RunConfig, cluster: Cluster | None) -> None:
+    """Raise `InvalidInput` if workers on the nodes of the cluster could not use such machines, or not apart."""
+    if cluster is None or not uses_machines(config):
         return
     n_nodes = cluster.num_nodes
-    where = f"has {n_nodes} nodes" if n_nodes > 1 else "is on another machine"
-    raise InvalidInput(
-        f"--pool-name {config.pool_name}: that pool serves workers on this host alone, and the Ray cluster {where}; "
-        "give --use-vm-pool --num-vms M instead, and the nodes share M machines of the run's own"
-    )
+    if config.pool_name is not None and not is_one_here([node.ip for node in cluster.nodes]):
+        where = f"has {n_nodes} nodes" if n_nodes > 1 else "is on another machine"
+        raise InvalidInput(
+            f"--pool-name {config.pool_name}: that pool serves workers on this host alone, and the Ray cluster "
+            f"{where}; give --use-vm-pool --num-vms M instead, and the nodes share M machines of the run's own"
+        )
+    if config.provider_name == LISTED and not config.use_vm_pool and n_nodes > 1:
+        raise InvalidInput(
+            f"workers on {n_nodes} nodes would take the same machines from the list of {LISTED}; "
+            "give --use-vm-pool --num-vms M, and each node gets a part of the list"
+        )
 
 
 async def check_machines(config: RunConfig, supply: SupplySpec | None, cluster: Cluster | None = None) -> None:

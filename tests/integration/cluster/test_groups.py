@@ -165,7 +165,7 @@ async def test_cancelling_ends_coroutines_drops_what_waits_and_lets_the_running_
     endless = one.forever(str(tmp_path / "cancelled"))
     held, dropped = one.hold(str(tmp_path / "go")), one.write(str(tmp_path / "dropped"))
     await there(tmp_path / "cancelled.began")
-    for call in (endless, dropped, held):
+    for call in (dropped, held, endless):  # what is given up first is given up over there first
         assert call.cancel()
         assert call.done()
         with pytest.raises(CancelledError, match="calculators:0"):

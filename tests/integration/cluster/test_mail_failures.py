@@ -104,7 +104,7 @@ def test_what_a_dead_worker_had_sent_is_received_first(here, victim, node):
 
 
 def test_what_waited_for_room_when_its_sender_was_killed_is_received(workers, victim):
-    full, peer = workers.member(f"victims:{next(RANKS)}", room_bytes=1000), victim()
+    full, peer = workers.member(f"victims:{next(RANKS)}", room_bytes=930), victim()
     address = full.address
     second = seen(full, "mail.letter", 2)
     peer.do(lambda mail: mail.send(bytes(900), address))

@@ -17,8 +17,11 @@ from outrider.cluster.collective.devices import Offer
 from outrider.core.errors import ClusterError
 
 ROOM_BYTES = 1 << 30
-MIX_UP_SECONDS = 1.0
-"""So long may one kind lie unclaimed while the other is waited for, before the receiver is told of the mix-up."""
+MIX_UP_SECONDS = 4.0
+"""So long may one kind lie here while the other is waited for, before the receiver is told of the mix-up.
+
+Not if the worker has ever received that kind from that sender: another of its threads does, and may be busy.
+"""
 
 
 class Kind(StrEnum):
@@ -98,6 +101,7 @@ class _Stream:
     letters: deque[Letter] = field(default_factory=deque)
     waiting: deque[_Waiting] = field(default_factory=deque)
     getters: "deque[asyncio.Future[Letter]]" = field(default_factory=deque)
+    was_asked_for: bool = False
 
     def live_getter(self) -> "asyncio.Future[Letter] | None":
         while self.getters:
@@ -139,6 +143,7 @@ class Mailbox:
     def getter(self, sender: str, kind: Kind, *, is_first: bool = False) -> "asyncio.Future[Letter]":
         """What this sender sent next. Cancel it, or `give_up` on it, when nobody waits for it any more."""
         stream = self._stream(sender, kind)
+        stream.was_asked_for = True
         found: asyncio.Future[Letter] = asyncio.get_running_loop().create_future()
         if stream.live_getter() is not None and not is_first:
             stream.getters.append(found)
@@ -230,7 +235,7 @@ class Mailbox:
 
     def _is_mixed_up(self, sender: str, kind: Kind) -> bool:
         here, there = self._stream(sender, kind), self._stream(sender, kind.other)
-        return bool(here.letters or here.waiting) and there.live_getter() is not None
+        return bool(here.letters or here.waiting) and not here.was_asked_for and there.live_getter() is not None
 
     def _complain(self, sender: str, kind: Kind) -> None:
         if not self._is_mixed_up(sender, kind):

@@ -152,18 +152,35 @@ def test_a_tensor_of_another_size_is_an_error_of_the_receiver_alone(here, peer, 
     sent.result(20)
 
 
-def test_waiting_for_one_kind_while_the_other_came_is_an_error_that_says_so(here, near):
+def test_waiting_for_one_kind_while_the_other_came_is_an_error_that_says_so(others, near):
     buffer = np.zeros(10)
-    waiting = here.mail.recv(near.address, async_op=True, timeout=20)
-    near.do(lambda mail: mail.send_tensor(np.ones(10), WorkerAddress("here", 0)))
+    first, second = others(mix_up_seconds=0.2), others(mix_up_seconds=0.2)
+    places = first.address, second.address
+    waiting = first.mail.recv(near.address, async_op=True, timeout=20)
+    near.do(lambda mail: mail.send_tensor(np.ones(10), places[0]))
     with pytest.raises(ClusterError, match=r"recv waits for near:0, but .* tensor of 80 bytes.* recv_tensor"):
         waiting.wait(10)
-    here.mail.recv_tensor(buffer, near.address, timeout=20)
+    first.mail.recv_tensor(buffer, near.address, timeout=20)
     assert buffer.sum() == 10
-    near.do(lambda mail: mail.send("text", WorkerAddress("here", 0)))
+    near.do(lambda mail: mail.send("text", places[1]))
     with pytest.raises(ClusterError, match=r"recv_tensor waits for near:0, but .* object .* with recv$"):
-        here.mail.recv_tensor(buffer, near.address, timeout=20)
-    assert here.mail.recv(near.address, timeout=20) == "text"
+        second.mail.recv_tensor(buffer, near.address, timeout=20)
+    assert second.mail.recv(near.address, timeout=20) == "text"
+
+
+def test_one_kind_may_lie_unclaimed_while_a_thread_that_receives_it_is_busy(others, near):
+    receiver = others(mix_up_seconds=0.05)
+    place, buffer = receiver.address, bytearray(3)
+    near.do(lambda mail: mail.send_tensor(b"one", place))
+    receiver.mail.recv_tensor(buffer, near.address, timeout=20)
+    waiting = receiver.mail.recv(near.address, async_op=True, timeout=20)
+    near.do(lambda mail: mail.send_tensor(b"two", place))
+    with pytest.raises(CallLate):
+        waiting.wait(0.3)
+    near.do(lambda mail: mail.send("three", place))
+    assert waiting.wait(10) == "three"
+    receiver.mail.recv_tensor(buffer, near.address, timeout=20)
+    assert buffer == b"two"
 
 
 def test_objects_and_tensors_are_queued_apart(here, near):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from outrider.cluster.address import WorkerAddress
 from outrider.cluster.collective.devices import Cargo, Gpus, Landing
 from outrider.cluster.collective.inbox import Inbox
-from outrider.cluster.collective.mailbox import ROOM_BYTES, Kind, Letter, Mailbox
+from outrider.cluster.collective.mailbox import MIX_UP_SECONDS, ROOM_BYTES, Kind, Letter, Mailbox
 from outrider.cluster.collective.memory import TensorBuffer, copy, readable, writable
 from outrider.cluster.collective.outbox import LARGE_BYTES, Outbox
 from outrider.cluster.collective.peers import Peers, WhoIsWhere, died
@@ -46,6 +46,7 @@ class CollectiveGroup:
         directory: WhoIsWhere,
         *,
         room_bytes: int = ROOM_BYTES,
+        mix_up_seconds: float = MIX_UP_SECONDS,
         gpus: Gpus | None = None,
     ) -> None:
         name = address.get_name()
@@ -53,7 +54,7 @@ class CollectiveGroup:
         self._name = name
         self._post = post
         self._is_closed = False
-        self._mailbox = Mailbox(room_bytes)
+        self._mailbox = Mailbox(room_bytes, mix_up_seconds)
         self._gpus = gpus or Gpus()
         self._inbox = Inbox(name, post, self._mailbox, self._gpus)
         self._threads = ThreadPoolExecutor(N_THREADS, thread_name_prefix=f"mail of {name}")

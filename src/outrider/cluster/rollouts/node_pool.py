@@ -1,0 +1,88 @@
+"""The machines of one share of a run: a pool in a process of its own, on the node whose workers borrow from it."""
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outrider.cluster.post import Endpoint
+from outrider.cluster.rollouts.voice import POOL_SAID, logging_to, open_voice
+from outrider.cluster.worker import Worker
+from outrider.core import wire
+from outrider.pool import MachinePool, PoolStatistics
+from outrider.pool.service.host import hosted_pool
+from outrider.runner.machines import SupplySpec
+from outrider.runner.worker import LineHandler
+from outrider.store import open_store
+
+LOG_LEVEL = "WARNING"
+TELL_SECONDS = 1.0
+MAX_FAILURES = 3
+"""If none of the first machines can be made, the pool gives up after so many."""
+
+_COUNTED = "\x1e"
+"""A line that begins with this character is what the pool has counted so far."""
+
+
+class NodePool(Worker):
+    """Hosts one pool, in the launcher's current folder if this node has one of that name."""
+
+    def __init__(self, launcher: Endpoint, folder: str) -> None:
+        self._launcher = launcher
+        self._stopping = asyncio.Event()
+        if Path(folder).is_dir():
+            os.chdir(folder)
+
+    async def serve(self, supply: bytes, store_url: str) -> bytes:
+        """Have the pool until `stop` is called or the launcher is gone; its statistics, when its machines are ended.
+
+        What it has counted is told to the launcher once a second, for the first time when there is a machine. Raises
+        `InvalidInput` or `MachineError` if there cannot be one.
+        """
+        given = wire.from_record(supply, SupplySpec)
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            loop.call_soon_threadsafe(self._stopping.set)
+
+        post, name = self._seated.post, self.get_name()
+        async with open_voice(post, self._launcher, name, on_lost=stop, service=POOL_SAID) as say:
+            with logging_to(say, f"pool {given.pool.name} on node {self.worker_info.node_ip}", LOG_LEVEL):
+                async with (
+                    open_store(store_url, create=False) as store,
+                    hosted_pool(given.machines, given.pool, journal=store) as pool,
+                ):
+                    await self._until_stopped(_lend(pool, given, say))
+                return wire.to_record(pool.statistics())
+
+    async def stop(self) -> None:
+        """End the machines, then `serve`."""
+        self._stopping.set()
+
+    async def _until_stopped(self, lending: Coroutine[Any, Any, None]) -> None:
+        tasks = {asyncio.ensure_future(lending), asyncio.ensure_future(self._stopping.wait())}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+
+async def _lend(pool: MachinePool, supply: SupplySpec, say: LineHandler) -> None:
+    """Tell what there is, from the first machine on."""
+    seconds = supply.pool.create_seconds + supply.pool.probe_seconds
+    await pool.wait_until_ready(1, deadline=seconds, max_failures=MAX_FAILURES)
+    while True:
+        say(_COUNTED + msgspec.json.encode(pool.statistics()).decode())
+        await asyncio.sleep(TELL_SECONDS)
+
+
+def counted_in(line: str) -> PoolStatistics | None:
+    """What a pool that says this line has counted; None if it says something else."""
+    return msgspec.json.decode(line[1:], type=PoolStatistics) if line.startswith(_COUNTED) else None

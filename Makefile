@@ -12,7 +12,7 @@ run: $(VENV)/installed-run  ## a game and a benchmark solved by the built-in pol
 	@echo "Open the page named last in a browser, or: $(BIN)/outrider view results/RUN"
 
 test: $(VENV)/installed-test static  ## everything, as CI runs it
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 4 --dist worksteal
 
 check: $(VENV)/installed-test static  ## what to run before a commit: static checks and the fast tests
 	$(BIN)/pytest -q -n 2 tests/unit tests/contract tests/property

@@ -212,7 +212,7 @@ async def _run_on(
     as_json: bool,
 ) -> Outcome:
     settings = _spread(given, cluster)
-    tasks = await check(settings, n_nodes=1 if cluster is None else cluster.num_nodes)
+    tasks = await check(settings, n_nodes=1 if cluster is None else len(cluster.working_nodes))
     if folder is None:
         folder = new_folder(given, datetime.now(UTC))
     else:
@@ -233,13 +233,13 @@ def _spread(settings: RolloutSettings, cluster: Cluster | None) -> RolloutSettin
     """The settings with as many workers as the cluster has nodes, if no number was asked for."""
     if cluster is None or settings.workers is not None:
         return settings
-    return structs.replace(settings, workers=cluster.num_nodes)
+    return structs.replace(settings, workers=len(cluster.working_nodes))
 
 
 async def dry_run_job(settings: RolloutSettings) -> dict[str, list[Task]]:
     """Raise `InvalidInput` if it could not work, or not on the cluster it shall be on; its tasks by tag."""
     with open_cluster(settings.ray, settings.store or LOCAL_STORE) as cluster:
-        return await check(_spread(settings, cluster), n_nodes=1 if cluster is None else cluster.num_nodes)
+        return await check(_spread(settings, cluster), n_nodes=1 if cluster is None else len(cluster.working_nodes))
 
 
 def settled(

@@ -252,7 +252,7 @@ def _spread(config: RunConfig, cluster: Cluster | None) -> RunConfig:
     """The settings with as many workers as the cluster has nodes, if no number was asked for."""
     if cluster is None or config.workers is not None:
         return config
-    return structs.replace(config, workers=cluster.num_nodes)
+    return structs.replace(config, workers=len(cluster.working_nodes))
 
 
 async def dry_run_job(config: RunConfig) -> list[Task]:

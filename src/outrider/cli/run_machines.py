@@ -100,7 +100,7 @@ def _pool_config(config: RunConfig, run: str, place: Path) -> PoolConfig:
 
 def n_shares_of(config: RunConfig, pool: PoolConfig, cluster: Cluster) -> int:
     """Into how many pools the machines are divided: one a node, and none without machines or workers."""
-    return min(cluster.num_nodes, pool.n_machines, config.n_workers)
+    return min(len(cluster.working_nodes), pool.n_machines, config.n_workers)
 
 
 def slots(config: RunConfig) -> int:
@@ -124,7 +124,7 @@ def check_places(config: RunConfig, cluster: Cluster | None) -> None:
     """Raise `InvalidInput` if workers on the nodes of the cluster could not use such machines, or not apart."""
     if cluster is None or not uses_machines(config):
         return
-    n_nodes = cluster.num_nodes
+    n_nodes = len(cluster.working_nodes)
     if config.pool_name is not None and not is_one_here([node.ip for node in cluster.nodes]):
         where = f"has {n_nodes} nodes" if n_nodes > 1 else "is on another machine"
         raise InvalidInput(

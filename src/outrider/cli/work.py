@@ -169,7 +169,7 @@ async def _work_somewhere(order: Order) -> dict[str, object]:
 
 async def _work(order: Order, cluster: Cluster | None) -> dict[str, object]:
     clock = SystemClock()
-    scale = order.scale(1 if cluster is None else cluster.num_nodes)
+    scale = order.scale(1 if cluster is None else len(cluster.working_nodes))
     # Workers may wait for a store that is still empty; work that shall be done must be there.
     async with opened(order.store_url, create=not order.until_done) as store:
         statistics = await store.statistics()

@@ -96,6 +96,12 @@ class Cluster:
         return self.engine.nodes()
 
     @property
+    def working_nodes(self) -> tuple[NodeInfo, ...]:
+        """Those for rollouts: a node that was started without CPUs, as heads often are, is for others."""
+        nodes = self.nodes
+        return tuple(node for node in nodes if node.n_cpus) or nodes
+
+    @property
     def num_nodes(self) -> int:
         return len(self.nodes)
 

@@ -176,7 +176,7 @@ class _Dock:
         has_said = False
         while True:
             as_of = self.berths.now()
-            nodes = await asyncio.to_thread(lambda: self._cluster.nodes)
+            nodes = await asyncio.to_thread(lambda: self._cluster.working_nodes)
             if found := self.berths.ranked(nodes, self._n_cpus, as_of=as_of):
                 return found
             if not has_said:

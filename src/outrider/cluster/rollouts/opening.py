@@ -34,7 +34,7 @@ def open_cluster(address: str | None, store_url: str) -> Iterator["Cluster | Non
 
 def spread_of(n_workers: int, cluster: "Cluster") -> str:
     """So many workers on so many nodes, in words."""
-    n_nodes = cluster.num_nodes
+    n_nodes = len(cluster.working_nodes)
     return f"{n_workers} worker{'s' * (n_workers != 1)} on {n_nodes} node{'s' * (n_nodes != 1)} of Ray"
 
 

@@ -169,7 +169,7 @@ class Shares:
 
     async def best_berth(self) -> Berth:
         as_of = self.berths.now()
-        nodes = await asyncio.to_thread(lambda: self.cluster.nodes)
+        nodes = await asyncio.to_thread(lambda: self.cluster.working_nodes)
         ranked = self.berths.ranked(nodes, 0.0, as_of=as_of)
         if not ranked:
             raise ClusterError("the cluster has no node any more")

@@ -22,6 +22,8 @@ from outrider.core.errors import CallLate, ClusterError, InvalidInput, TensorMis
 T = TypeVar("T")
 
 N_THREADS = 4
+DEADLINE_SECONDS = 10_800.0
+"""Of an operation that was given none: a peer that lives and says nothing for so long will not."""
 COPY_SECONDS = 1.0
 """So long the end of a copy on a GPU is waited for when its receiver gives up, or its sender is gone."""
 
@@ -135,13 +137,14 @@ class CollectiveGroup:
     async def _within(self, operation: Callable[[], Coroutine[Any, Any, T]], what: str, timeout: float | None) -> T:
         if self._is_closed:
             raise ClusterError(f"{what}: {self._name} is closed")
+        seconds = DEADLINE_SECONDS if timeout is None else timeout
         try:
-            async with asyncio.timeout(timeout) as scope:
+            async with asyncio.timeout(seconds) as scope:
                 return await operation()
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise CallLate(f"{what} did not end within {timeout:g} s") from None
+            raise CallLate(f"{what} did not end within {seconds:g} s") from None
 
     # receiving, on the loop
 

@@ -1,9 +1,13 @@
 """Python programs in processes of their own, for tests; none outlives its test."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 PROGRAM_SECONDS = 60
 
@@ -40,6 +44,15 @@ def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and see it stopped: the signal is on its way when `kill` returns."""
+    os.kill(pid, signal.SIGSTOP)
+    ends_at = time.monotonic() + 10
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        assert time.monotonic() < ends_at, f"process {pid} does not stop"
+        time.sleep(0.001)
 
 
 def line(process: subprocess.Popen[str]) -> str:

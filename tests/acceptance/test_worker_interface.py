@@ -27,7 +27,7 @@ N_GPUS = 4
 @pytest.fixture(scope="module", params=["local", "ray"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """One node that says it has four GPUs, as in the guide's example."""
-    with Cluster(local=request.param == "local", num_nodes=1, num_gpus=N_GPUS, num_cpus=8) as cluster:
+    with Cluster(local=request.param == "local", num_nodes=1, num_gpus=N_GPUS, num_cpus=4) as cluster:
         yield cluster
 
 

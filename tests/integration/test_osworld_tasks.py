@@ -113,13 +113,19 @@ async def test_the_builtin_solver_solves_every_task(pool: MachinePool, names: tu
     assert await rewards(pool, solver, names=names) == dict.fromkeys(names, 1.0)
 
 
-async def test_an_untouched_machine_is_worth_nothing(pool: MachinePool, names: tuple[str, ...]):
-    assert await rewards(pool, scripted(Lines("DONE")), names=names) == dict.fromkeys(names, 0.0)
+@pytest.fixture
+def few(names: tuple[str, ...]) -> tuple[str, ...]:
+    """What does not depend on the machine is tried on all tasks where machines are quick, elsewhere on two."""
+    return names if names == tuple(TASKS) else names[:2]
 
 
-async def test_whoever_acts_at_random_fails_every_task(pool: MachinePool, names: tuple[str, ...]):
+async def test_an_untouched_machine_is_worth_nothing(pool: MachinePool, few: tuple[str, ...]):
+    assert await rewards(pool, scripted(Lines("DONE")), names=few) == dict.fromkeys(few, 0.0)
+
+
+async def test_whoever_acts_at_random_fails_every_task(pool: MachinePool, few: tuple[str, ...]):
     guesser = await open_policy(PolicySpec(model="builtin:random"))
-    assert await rewards(pool, guesser, names=names) == dict.fromkeys(names, 0.0)
+    assert await rewards(pool, guesser, names=few) == dict.fromkeys(few, 0.0)
 
 
 async def test_what_is_nearly_right_is_worth_a_part(pool: MachinePool):

@@ -16,7 +16,7 @@ from channel_world import channel_process, opened, user_process
 from outrider.cluster.channel import client
 from outrider.core.errors import CallLate, ChannelLost
 from outrider.testing import eventually
-from processes import line
+from processes import line, stop
 
 BOUND_SECONDS = 5.0
 
@@ -232,7 +232,7 @@ def test_a_deadline_holds_though_the_channel_is_stopped(monkeypatch):
     monkeypatch.setattr(client, "GRACE_SECONDS", 0.2)
     with channel_process() as (process, endpoint), opened(endpoint) as channel:
         channel.put("a")
-        os.kill(process.pid, signal.SIGSTOP)
+        stop(process.pid)
         with within_bound(), pytest.raises(CallLate, match="nothing came"):
             channel.get(timeout=0.1)
         os.kill(process.pid, signal.SIGCONT)

@@ -25,7 +25,7 @@ NOTICED_SECONDS = 5.0
 
 @pytest.fixture(scope="module")
 def nodes():
-    head = {"num_cpus": 8, "include_dashboard": False, "dashboard_port": None}  # any port: other Rays may run here
+    head = {"num_cpus": 4, "include_dashboard": False, "dashboard_port": None}  # any port: other Rays may run here
     found = RayNodes(initialize_head=True, head_node_args=head)
     found.add_node(num_cpus=2, num_gpus=2, labels={"kind": "gpu"})
     yield found

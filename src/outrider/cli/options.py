@@ -4,8 +4,8 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,6 +15,9 @@ from outrider.core.errors import InvalidInput, StoreError
 from outrider.core.rollout import Rollout
 from outrider.core.status import Mode
 from outrider.store import Store, open_store
+
+if TYPE_CHECKING:
+    from outrider.cluster.cluster import Cluster
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
@@ -93,3 +96,12 @@ async def known(store: Store, rollout_ids: tuple[str, ...]) -> tuple[Rollout, ..
     if missing:
         raise InvalidInput(f"not in this store: {', '.join(missing)}; nothing was changed")
     return found.items
+
+
+def on_cluster(address: str | None, store_url: str, cpus_per_worker: float) -> "AbstractContextManager[Cluster | None]":
+    """The Ray cluster that a command was told to use, if it was; starting one takes seconds, so it is said."""
+    from outrider.cluster.rollouts.opening import open_cluster  # noqa: PLC0415 most commands need none of it
+
+    return open_cluster(
+        address, store_url, cpus_per_worker=cpus_per_worker, say=lambda line: click.echo(line, err=True)
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from outrider.cli.leases import take_leases_of_the_dead
-from outrider.cli.options import opened
+from outrider.cli.options import on_cluster, opened
 from outrider.cli.rollout_config import RolloutSettings, check_same, read_settings, write_settings
 from outrider.cli.rollout_folder import RolloutFolder, folder_to_resume, new_folder
 from outrider.cli.rollout_setup import check, notes, worker_spec
@@ -17,7 +17,7 @@ from outrider.cli.rollout_view import Moment, RolloutView, open_rollout_view
 from outrider.cli.supervision import supervise
 from outrider.cluster.cluster import Cluster
 from outrider.cluster.rollouts.launcher import cluster_launcher
-from outrider.cluster.rollouts.opening import LOCAL_STORE, open_cluster, spread_of
+from outrider.cluster.rollouts.opening import LOCAL_STORE, spread_of
 from outrider.core.account import Fate
 from outrider.core.clock import SystemClock, sleep
 from outrider.core.errors import BatchLate
@@ -199,7 +199,7 @@ async def run_job(
     settings: RolloutSettings, folder: RolloutFolder | None, *, timeline: Path | None, as_json: bool
 ) -> Outcome:
     """Check everything, then run it all, or what is left of it in `folder`."""
-    with open_cluster(settings.ray, settings.store or LOCAL_STORE) as cluster:
+    with on_cluster(settings.ray, settings.store or LOCAL_STORE, settings.cpus_per_worker) as cluster:
         return await _run_on(cluster, settings, folder, timeline=timeline, as_json=as_json)
 
 
@@ -238,7 +238,7 @@ def _spread(settings: RolloutSettings, cluster: Cluster | None) -> RolloutSettin
 
 async def dry_run_job(settings: RolloutSettings) -> dict[str, list[Task]]:
     """Raise `InvalidInput` if it could not work, or not on the cluster it shall be on; its tasks by tag."""
-    with open_cluster(settings.ray, settings.store or LOCAL_STORE) as cluster:
+    with on_cluster(settings.ray, settings.store or LOCAL_STORE, settings.cpus_per_worker) as cluster:
         return await check(_spread(settings, cluster), n_nodes=1 if cluster is None else len(cluster.working_nodes))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from outrider.cli.leases import take_leases_of_the_dead
-from outrider.cli.options import opened
+from outrider.cli.options import on_cluster, opened
 from outrider.cli.run_config import RunConfig
 from outrider.cli.run_folder import RunFolder, folder_to_resume, lasting_settings, new_folder
 from outrider.cli.run_machines import check_machines, check_places, machines_now, open_machines, supply_spec
@@ -28,7 +28,7 @@ from outrider.cli.run_view import Progressing, RunView, open_run_view
 from outrider.cli.supervision import supervise
 from outrider.cluster.cluster import Cluster
 from outrider.cluster.rollouts.launcher import cluster_launcher
-from outrider.cluster.rollouts.opening import LOCAL_STORE, open_cluster, spread_of
+from outrider.cluster.rollouts.opening import LOCAL_STORE, spread_of
 from outrider.cluster.rollouts.shares import Shares
 from outrider.core.clock import SystemClock
 from outrider.core.errors import BudgetSpent
@@ -214,7 +214,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 async def run_job(config: RunConfig, *, resume: str | None, as_json: bool) -> Outcome:
     """Check everything, then run it all, or what is left of it."""
-    with open_cluster(config.ray, config.store or LOCAL_STORE) as cluster:
+    with on_cluster(config.ray, config.store or LOCAL_STORE, config.cpus_per_worker) as cluster:
         return await _run_on(cluster, config, resume=resume, as_json=as_json)
 
 
@@ -257,7 +257,7 @@ def _spread(config: RunConfig, cluster: Cluster | None) -> RunConfig:
 
 async def dry_run_job(config: RunConfig) -> list[Task]:
     """Raise `InvalidInput` if the run could not work, or not on the cluster it shall be on; its tasks."""
-    with open_cluster(config.ray, config.store or LOCAL_STORE) as cluster:
+    with on_cluster(config.ray, config.store or LOCAL_STORE, config.cpus_per_worker) as cluster:
         return await check_job(_spread(config, cluster), cluster)
 
 

@@ -10,6 +10,7 @@ from outrider.cli.options import (
     cpus_option,
     json_option,
     mode_option,
+    on_cluster,
     opened,
     print_json,
     ray_option,
@@ -21,7 +22,7 @@ from outrider.cli.tally import Tally, follow, new_tally
 from outrider.cli.work_view import View, open_view
 from outrider.cluster.cluster import Cluster
 from outrider.cluster.rollouts.launcher import cluster_launcher
-from outrider.cluster.rollouts.opening import open_cluster, spread_of
+from outrider.cluster.rollouts.opening import spread_of
 from outrider.core.clock import SystemClock
 from outrider.core.errors import InvalidInput
 from outrider.core.status import Mode
@@ -163,7 +164,7 @@ def command(
 
 
 async def _work_somewhere(order: Order) -> dict[str, object]:
-    with open_cluster(order.ray, order.store_url) as cluster:
+    with on_cluster(order.ray, order.store_url, order.cpus_per_worker) as cluster:
         return await _work(order, cluster)
 
 

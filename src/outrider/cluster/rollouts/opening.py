@@ -1,7 +1,8 @@
 """The cluster that the workers of a run shall be on, checked against the run's store."""
 
+import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,18 +16,22 @@ LOCAL_STORE = "sqlite:///"
 
 
 @contextmanager
-def open_cluster(address: str | None, store_url: str) -> Iterator["Cluster | None"]:
+def open_cluster(address: str | None, store_url: str, *, cpus_per_worker: float = 0.0) -> Iterator["Cluster | None"]:
     """The Ray cluster at `address`; None if that is None. Empty: that of RAY_ADDRESS, or one of our own, ended here.
 
     `InvalidInput` if there is none, or if its nodes could not all reach the store. Blocks: nothing else is under way
     when a command opens its cluster.
     """
     if address is None:
+        if cpus_per_worker:
+            raise InvalidInput("--cpus-per-worker is what Ray reserves for a worker; it needs --ray")
         yield None
         return
     _refuse_memory(store_url)
     from outrider.cluster.cluster import Cluster  # noqa: PLC0415 Ray is an extra, and takes its time
 
+    found = address or os.environ.get("RAY_ADDRESS")
+    say(f"Joining Ray at {found} …" if found else "Starting a Ray on this machine …")
     with Cluster(address or None) as cluster:
         check_reach(store_url, [node.ip for node in cluster.nodes])
         yield cluster

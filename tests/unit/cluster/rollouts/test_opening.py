@@ -40,3 +40,8 @@ def test_a_store_in_memory_is_refused_before_a_cluster_is_looked_for():
 def test_no_cluster_is_opened_for_a_run_that_is_not_on_one():
     with open_cluster(None, "memory://") as cluster:
         assert cluster is None
+
+
+def test_cpus_that_nobody_would_reserve_are_refused():
+    with pytest.raises(InvalidInput, match="it needs --ray"), open_cluster(None, "memory://", cpus_per_worker=1.0):
+        pass

@@ -16,7 +16,9 @@ LOCAL_STORE = "sqlite:///"
 
 
 @contextmanager
-def open_cluster(address: str | None, store_url: str, *, cpus_per_worker: float = 0.0) -> Iterator["Cluster | None"]:
+def open_cluster(
+    address: str | None, store_url: str, *, cpus_per_worker: float = 0.0, say: Callable[[str], None] = lambda _: None
+) -> Iterator["Cluster | None"]:
     """The Ray cluster at `address`; None if that is None. Empty: that of RAY_ADDRESS, or one of our own, ended here.
 
     `InvalidInput` if there is none, or if its nodes could not all reach the store. Blocks: nothing else is under way

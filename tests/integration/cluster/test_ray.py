@@ -59,7 +59,7 @@ def family(pid: int) -> list[int]:
 
 def test_the_nodes_are_numbered_from_the_head_and_show_what_is_free(cluster):
     head, other = cluster.nodes
-    assert (head.node_id, head.n_cpus, other.node_id, other.n_gpus, other.free_gpus) == (0, 8.0, 1, 2.0, 2.0)
+    assert (head.node_id, head.n_cpus, other.node_id, other.n_gpus, other.free_gpus) == (0, 4.0, 1, 2.0, 2.0)
     assert dict(other.labels) == {"kind": "gpu"}
 
 

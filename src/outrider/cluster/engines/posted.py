@@ -4,6 +4,7 @@ import asyncio
 import pickle
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -58,9 +59,9 @@ class PostCaller:
         return token
 
     def cancel(self, token: PostToken) -> None:
-        """The asking task ends, and with it what was asked."""
-        if token.task is not None and not token.done():
-            self.post.loop.call_soon_threadsafe(token.task.cancel)
+        """The asking task ends, and with it what was asked. On the loop, where it comes after the beginning."""
+        with suppress(RuntimeError):  # the loop is closed, and all that it asked has ended
+            self.post.loop.call_soon_threadsafe(_cancel, token)
 
     def _begin(self, seats: Sequence[Posted], tokens: Sequence[PostToken], method: str, cargo: bytes) -> None:
         for seat, token in zip(seats, tokens, strict=True):
@@ -87,6 +88,11 @@ def _outcome(address: str, method: str, data: Any) -> Any:
     except Exception as exc:  # noqa: BLE001 unpickling runs the user's code
         why = f"what {method}() of worker {address} returned cannot be unpickled here: {type(exc).__name__}: {exc}"
         return Failure.of(address, WorkerFailed(why))
+
+
+def _cancel(token: PostToken) -> None:
+    if token.task is not None:
+        token.task.cancel()
 
 
 def _settle(token: PostToken, address: str, task: "asyncio.Task[Any]") -> None:

@@ -243,8 +243,6 @@ class Crew(Roster):
             if not self._is_closed:
                 self.members[place.rank] = self._recruit(place)
 
-    # deaths
-
     async def _tend_all(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             for place in self._muster.places:

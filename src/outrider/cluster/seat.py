@@ -138,8 +138,6 @@ class Seated:
                 self._worker = cls(*args, **kwargs)
         station.post.loop.call_soon_threadsafe(self._is_open.set)
 
-    # calls that come by the post
-
     async def _asked(self, _: Link, head: Any, parts: tuple[memoryview, ...]) -> Message:
         await self._is_open.wait()
         return await asyncio.wrap_future(self._submit(head, parts))

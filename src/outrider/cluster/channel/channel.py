@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from outrider.cluster.cargo import fault, pickled
+from outrider.cluster.channel.arguments import DEFAULT_KEY, check_batch, weights_of
 from outrider.cluster.channel.client import Haul, Line, Lines, Request
 from outrider.cluster.channel.frames import CLOSE, FRAME_PARTS, STATE, Content, Op, n_bytes, portions
 from outrider.cluster.channel.handles import AllOf, Leased, PendingItems
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
     from outrider.cluster.group import WorkerGroup
 
-DEFAULT_KEY = "default"
 ANSWER_SECONDS = 10.0
 
 
@@ -117,9 +117,7 @@ class Channel:
         They enter one after the other as there is room, so at a deadline some may have; `CallLate` says how many.
         """
         packed = [self._pack(item) for item in items]
-        weights = [weight] * len(packed) if isinstance(weight, int | float) else list(weight)
-        if len(weights) != len(packed):
-            raise InvalidInput(f"put_many on {self}: {len(packed)} items, but {len(weights)} weights")
+        weights = weights_of(weight, len(packed), self)
         stretches = list(portions(packed)) or [slice(0)]
         puts = [self._put(packed[part], weights[part], key, waits=not async_op, timeout=timeout) for part in stretches]
         request = puts[0] if len(puts) == 1 else AllOf(puts)
@@ -149,8 +147,7 @@ class Channel:
         An item that weighs more than `weight` comes alone, one that weighs nothing joins any batch. After `max_wait`
         seconds the batch is what there is, which may be nothing. Of a closed channel the last batch may be smaller.
         """
-        if (n is None and weight is None) or (n is not None and n < 1) or (weight is not None and weight <= 0):
-            raise InvalidInput(f"get_batch on {self} needs n of at least 1, or a weight above 0; not {n} and {weight}")
+        check_batch(n, weight, self)
         is_content = max_wait is not None and (timeout is None or max_wait <= timeout)
         request = self._get(
             key,

@@ -172,8 +172,6 @@ class Line:
     def loss(self, why: str) -> ChannelLost:
         return ChannelLost(f"channel {self.name!r} is gone, and what it held with it: its process ended ({why})")
 
-    # going out
-
     def _flush(self) -> None:
         self._is_awake = False
         if self._link is None:
@@ -239,8 +237,6 @@ class Line:
             return
         self.post_operation([Op.GIVE_UP, request.ticket, request.end_at_timeout])
         request.timer = self.loop.call_later(GRACE_SECONDS, self._end, request, End.LATE)
-
-    # coming in
 
     def answered(self, head: list[list[Any]], parts: Iterator[Part]) -> None:
         """Take outcomes. The receipts for what has come are out before anyone sees it."""
@@ -314,8 +310,6 @@ class Line:
             f"{name} had no room within {request.timeout:g} s: {n_entered} of {n_items} items{key} entered; "
             "does anybody read it?"
         )
-
-    # the link
 
     async def _open(self) -> None:
         try:

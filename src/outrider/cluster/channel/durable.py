@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from outrider.cluster.cargo import fault, pickled
+from outrider.cluster.channel.arguments import DEFAULT_KEY, check_batch, weights_of
 from outrider.cluster.pending import Pending
 from outrider.core.errors import (
     CallLate,
@@ -36,7 +37,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_KEY = "default"
 LEASE_SECONDS = 4.0
 OPEN_SECONDS = 30.0
 LOOK_SECONDS = 1.0
@@ -89,9 +89,7 @@ class DurableChannel:
     ) -> Any:
         """Add all of them in one transaction."""
         packed = [self._packed(item) for item in items]
-        weights = [weight] * len(packed) if isinstance(weight, int | float) else list(weight)
-        if len(weights) != len(packed):
-            raise InvalidInput(f"put_many on {self}: {len(packed)} items, but {len(weights)} weights")
+        weights = weights_of(weight, len(packed), self)
         requests = [
             RolloutRequest(input=text, tag=self._tag(key), config=self._config, metadata={"weight": weight})
             for text, weight in zip(packed, weights, strict=True)
@@ -119,8 +117,7 @@ class DurableChannel:
         timeout: float | None = None,
     ) -> Any:
         """As `Channel.get_batch`."""
-        if (n is None and weight is None) or (n is not None and n < 1) or (weight is not None and weight <= 0):
-            raise InvalidInput(f"get_batch on {self} needs n of at least 1, or a weight above 0; not {n} and {weight}")
+        check_batch(n, weight, self)
 
         async def batch() -> list[Any]:
             return await self._take(await self._claim(key, n, weight, max_wait, timeout))
@@ -162,8 +159,6 @@ class DurableChannel:
     def settle(self, claimed: AttemptedRollout, status: AttemptStatus, *, async_op: bool) -> Any:
         """End a lease; for `DurableLease`."""
         return self._call(self._settle(claimed, status), f"a lease on {self} was not ended", async_op, OPEN_SECONDS)
-
-    # on the loop
 
     async def _put(self, requests: Sequence[RolloutRequest], timeout: float | None) -> None:
         try:
@@ -281,8 +276,6 @@ class DurableChannel:
         if self._beating is not None:
             self._beating.cancel()
         await self._store.close()
-
-    # outside it
 
     @property
     def _closed_id(self) -> str:

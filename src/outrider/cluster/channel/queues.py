@@ -121,8 +121,6 @@ class Queues:
         self._last_lease = 0
         self._counts = dict.fromkeys(("put", "acknowledged", "given_back", "dropped"), 0)
 
-    # what processes ask
-
     def put(self, put: Put, *, may_wait: bool = True) -> None:
         if self.is_closed:
             self._finish(put, End.CLOSED)
@@ -218,8 +216,6 @@ class Queues:
         for key, lane in list(self._lanes.items()):
             self._serve(key, lane)
 
-    # what there is
-
     def size(self, key: Key | None = None) -> int:
         """Items that a reader could have now: of one key, or of all."""
         if key is None:
@@ -241,8 +237,6 @@ class Queues:
             "waiting_puts": sum(len(party.puts) for party in parties),
             "keys": len(self._lanes),
         }
-
-    # how it goes on
 
     def _party(self, owner: Hashable) -> _Party:
         if (party := self._parties.get(owner)) is None:

@@ -119,8 +119,6 @@ class CollectiveGroup:
         self._peers.close()
         self._outbox.segments.close()
 
-    # operations, on the caller's thread
-
     def _start(
         self, operation: Callable[[], Coroutine[Any, Any, T]], what: str, timeout: float | None, *, async_op: bool
     ) -> "Pending[T] | T":
@@ -145,8 +143,6 @@ class CollectiveGroup:
             if not scope.expired():
                 raise
             raise CallLate(f"{what} did not end within {seconds:g} s") from None
-
-    # receiving, on the loop
 
     async def _claim(self, src: WorkerAddress, getter: "asyncio.Future[Letter]") -> Letter:
         """The letter that this getter gets; it may not be whole yet."""

@@ -105,8 +105,6 @@ class Inbox:
                 self._mailbox.withdraw(sender, letter)
             raise
 
-    # content that lies on a GPU
-
     def _offered(self, link: Link, head: Any, parts: Parts) -> Message | Awaitable[Message]:
         found, letter = self._letter(link, head)
         if not self._gpus.has(found.offers):
@@ -127,8 +125,6 @@ class Inbox:
     def _recall(self, link: Link, number: int, letter: Letter) -> None:
         if not letter.is_pulling:
             self._withdrawn(link, number, ())
-
-    # content that comes after the announcement
 
     def _expect(self, link: Link, found: Announcement, letter: Letter) -> None:
         self._arriving[link, found.number] = (found.sender, letter)
@@ -180,8 +176,6 @@ class Inbox:
         """Wait until all that this sender sent over links that have come here has been read to the end."""
         if sender in self._links:
             await self._silences.setdefault(sender, asyncio.Event()).wait()
-
-    # segments
 
     def _forget(self, link: Link, head: Any, _: Parts) -> None:
         self._maps.forget(link, head)

@@ -108,8 +108,6 @@ class Outbox:
     def _ask(self, link: Link, service: str, head: Any, parts: Sequence[memoryview] = ()) -> "asyncio.Task[Message]":
         return self._loop.create_task(link.ask(service, head, parts), name=f"{service} of {self._sender}")
 
-    # on one GPU
-
     async def _offer(self, link: Link, letter: Announcement, cargo: Cargo) -> bool:
         """Whether the receiver has copied what lies on the GPU; the rest goes with the offer, if it is not much."""
         if link.endpoint is None or link.endpoint.node != self._node or not cargo.is_mostly_far:
@@ -122,8 +120,6 @@ class Outbox:
         except BaseException:
             link.tell("mail.withdraw", letter.number)
             raise
-
-    # between nodes
 
     async def _stream(self, link: Link, letter: Announcement, parts: Sequence[memoryview]) -> None:
         try:
@@ -138,8 +134,6 @@ class Outbox:
         except asyncio.CancelledError:
             link.tell("mail.withdraw", letter.number)
             raise
-
-    # on one node
 
     async def _share(self, link: Link, letter: Announcement, parts: Sequence[memoryview]) -> bool:
         """Whether the receiver could open the segment."""

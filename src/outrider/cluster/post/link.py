@@ -145,8 +145,6 @@ class Link(FrameReader):
         for piece in encode(kind, number, head, parts):
             self._transport.write(piece)
 
-    # asyncio's side
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
@@ -200,8 +198,6 @@ class Link(FrameReader):
         else:
             self._answered(frame)
 
-    # the greeting
-
     def _greet(self, head: Any) -> None:
         """Prove to each other that both know the key; neither sends it."""
         try:
@@ -243,8 +239,6 @@ class Link(FrameReader):
         ours, theirs = self._nonces
         order = ours + theirs if self._accepts else theirs + ours
         return hmac.digest(self._house.key, role + order, "sha256")
-
-    # requests of the other side
 
     def _serve(self, frame: Frame) -> None:
         service, head = frame.head

@@ -14,8 +14,8 @@ from outrider.cluster.post.tensors import with_tensors
 from outrider.cluster.post.wire import Part
 from outrider.core.errors import InvalidInput
 
-SPECIAL = (b"__main__", b"torch")
-"""What stands in a pickle of classes that only their own program knows, and of tensors."""
+MAIN = b"__main__"
+"""Stands in pickles of classes that only their own program knows."""
 
 
 @cache
@@ -54,7 +54,7 @@ def _plain(item: Any, buffers: list[pickle.PickleBuffer]) -> Part | None:
         data = pickle.dumps(item, protocol=5, buffer_callback=buffers.append)
     except Exception:  # noqa: BLE001 who knows more tries next, and raises what is to be raised
         return None
-    return None if any(mark in data for mark in SPECIAL) else data
+    return None if MAIN in data else data
 
 
 def unpack(parts: Sequence[Part]) -> Any:

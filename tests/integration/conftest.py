@@ -1,7 +1,10 @@
-"""A store in a file of its own, on real time, for what runs on top of stores."""
+"""A store in a file of its own, on real time, for what runs on top of stores; the programs of the bench folder."""
 
-from collections.abc import AsyncIterator
+import importlib
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -17,3 +20,14 @@ def store_url(tmp_path: Path) -> str:
 async def store(store_url: str) -> AsyncIterator[Store]:
     async with open_store(store_url) as opened:
         yield opened
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a module of the bench folder, as its programs do."""
+    bench = Path(__file__).parents[2] / "bench"
+    monkeypatch.syspath_prepend(bench)
+    yield importlib.import_module
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(f"{bench}/"):
+            del sys.modules[name]

@@ -1,9 +1,7 @@
 """The benchmark programs: what they print, and that a tiny round of each works without any baseline."""
 
-import importlib
 import io
 import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,16 +23,6 @@ TINY = {
     "query_rows": 20,
     "runner_ns": (8,),
 }
-
-
-@pytest.fixture
-def program(monkeypatch):
-    """Imports a module of the bench folder, as its programs do."""
-    monkeypatch.syspath_prepend(BENCH)
-    yield importlib.import_module
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", "")).startswith(f"{BENCH}/"):
-            del sys.modules[name]
 
 
 def test_a_report_prints_one_documented_object_a_line(program):

@@ -1,8 +1,6 @@
 """The cluster benchmark: that a tiny round measures everything and can fail, and that one who hangs is left out."""
 
-import importlib
 import io
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,16 +17,6 @@ TINY = {
     "stream_seconds": 0.02,
     "n_carried": {"1 KB": 2, "1 MB": 2, "64 MB": 1},
 }
-
-
-@pytest.fixture
-def program(monkeypatch):
-    """Imports a module of the bench folder, as its programs do."""
-    monkeypatch.syspath_prepend(BENCH)
-    yield importlib.import_module
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", "")).startswith(f"{BENCH}/"):
-            del sys.modules[name]
 
 
 @pytest.fixture

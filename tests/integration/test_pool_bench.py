@@ -1,9 +1,7 @@
 """The pool benchmark: its meter, its models, and that a tiny round measures everything and can fail."""
 
 import asyncio
-import importlib
 import io
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,16 +29,6 @@ TINY = {
     "n_rollouts": 4,
     "n_machines": 2,
 }
-
-
-@pytest.fixture
-def program(monkeypatch):
-    """Imports a module of the bench folder, as its programs do."""
-    monkeypatch.syspath_prepend(BENCH)
-    yield importlib.import_module
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", "")).startswith(f"{BENCH}/"):
-            del sys.modules[name]
 
 
 def test_a_machine_that_is_not_leased_while_somebody_waits_counts_as_idle(program):

@@ -1,7 +1,6 @@
 """The scheduling benchmark: its engine and workloads, the models of other rules, and that a run repeats exactly."""
 
 import asyncio
-import importlib
 import io
 import os
 import subprocess
@@ -21,16 +20,6 @@ from scheduling.cells import Cell, run_cell
 figures, log = run_cell(Cell(system="outrider", workload="faults", limit=2, n_steps=2, warm_up=1), keeps_log=True)
 print(len(log), figures.deadlock, hashlib.sha256(repr(log).encode()).hexdigest())
 """
-
-
-@pytest.fixture
-def program(monkeypatch):
-    """Imports a module of the bench folder, as its programs do."""
-    monkeypatch.syspath_prepend(BENCH)
-    yield importlib.import_module
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", "")).startswith(f"{BENCH}/"):
-            del sys.modules[name]
 
 
 def test_requests_share_the_engine_once_there_are_more_than_it_can_serve_at_full_speed(program):

@@ -3,11 +3,8 @@
 import io
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
-
-BENCH = Path(__file__).parents[2] / "bench"
 
 TINY = {
     "rounds": 1,

@@ -2,11 +2,8 @@
 
 import io
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
-
-BENCH = Path(__file__).parents[2] / "bench"
 
 TINY = {
     "programs": ("outrider local", "multiprocessing.Queue", "numpy copy"),

@@ -3,14 +3,11 @@
 import asyncio
 import io
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from outrider.testing import run_virtual
 from outrider.testing.fake_machines import FakeMachine, FakeProvider, Step
-
-BENCH = Path(__file__).parents[2] / "bench"
 
 TINY = {
     "short_rounds": 1,

@@ -111,6 +111,23 @@ async def test_the_trainer_may_be_an_actor_beside_the_workers(cluster: Cluster, 
         supervisor.drain()
 
 
+async def test_the_number_of_workers_follows_the_queue(cluster: Cluster, store: Store):
+    launcher = cluster_launcher(cluster, lambda _: None)
+    spec = spec_of(store, "some_agents:quick")
+    supervisor = Supervisor(store, spec, scale=Scale(minimum=0, maximum=2), launcher=launcher)
+
+    async def nobody() -> bool:
+        return not supervisor.workers
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        assert await nobody()
+        ids = [(await store.enqueue_rollout({})).rollout_id for _ in range(4)]
+        assert len(await store.wait_for_rollouts(ids, timeout=30)) == 4
+        await eventually(nobody, within_seconds=20)
+        supervisor.drain()
+
+
 async def test_what_a_worker_has_used_is_known_when_it_has_ended(cluster: Cluster, store: Store):
     await store.enqueue_rollout({"task_id": "a", "question": "1 + 1", "answer": "2"}, tag="math")
     episodes = EpisodeSpec(

@@ -37,6 +37,8 @@ LARGE_BYTES = 100_000
 """From this size on an argument for several workers is stored once; Ray would store it once for each."""
 SETTLE_SECONDS = 0.3
 """So long Ray may take to count as free what an ended worker had."""
+NAME_SECONDS = 5.0
+LOOK_SECONDS = 0.05
 END_SECONDS = 3.0
 
 
@@ -69,6 +71,7 @@ class RayEngine:
         self._namespace = namespace
         self._roll = Roll(known_nodes)
         self._seats: dict[str, tuple[RaySeat, Placement]] = {}
+        self._known: set[str] = set()
         self._classes: dict[tuple[bool, tuple[str, ...]], Any] = {}
         self._lock = threading.Lock()
         self._settled_at = 0.0
@@ -101,18 +104,7 @@ class RayEngine:
             old[0].kill()
         node = self._roll.name(place.node_id)
         try:
-            actor = (
-                self._actors(spec)
-                .options(
-                    name=spec.address,
-                    namespace=self._namespace,
-                    num_cpus=place.n_cpus,
-                    num_gpus=place.n_gpus,
-                    max_concurrency=MAX_COROUTINES if spec.is_async else spec.max_concurrency or 1,
-                    scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
-                )
-                .remote(spec)
-            )
+            actor = self._actor(spec, place, node)
         except ValueError as exc:
             return VacantSeat(spec, _refusal(spec.address, self._namespace, exc))
         if spec.rank == 0:
@@ -122,6 +114,29 @@ class RayEngine:
         with self._lock:
             self._seats[spec.address] = seat, place
         return seat
+
+    def _actor(self, spec: SeatSpec, place: Placement, node: str) -> Any:
+        """Ask Ray for it. The name of a worker of ours that has died is free a moment later than we know of it."""
+        ends_at = time.monotonic() + (NAME_SECONDS if spec.address in self._known else 0.0)
+        self._known.add(spec.address)
+        while True:
+            try:
+                return (
+                    self._actors(spec)
+                    .options(
+                        name=spec.address,
+                        namespace=self._namespace,
+                        num_cpus=place.n_cpus,
+                        num_gpus=place.n_gpus,
+                        max_concurrency=MAX_COROUTINES if spec.is_async else spec.max_concurrency or 1,
+                        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+                    )
+                    .remote(spec)
+                )
+            except ValueError as exc:
+                if "already taken" not in str(exc) or time.monotonic() >= ends_at:
+                    raise
+                time.sleep(LOOK_SECONDS)
 
     def call(
         self, seats: Sequence[Any], method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -13,7 +13,7 @@ import pytest
 from processes import OUTRIDER, run_outrider
 from terminal import run_on_terminal
 
-SLOW_GAME = ("--mode", "FrozenLake", "--model", "builtin:solver?latency=0.05", "--num-rollouts", "4")
+SLOW_GAME = ("--mode", "FrozenLake", "--model", "builtin:solver?latency=0.1", "--num-rollouts", "4")
 
 OWN = """
 import random
@@ -187,9 +187,10 @@ def test_a_run_is_not_resumed_with_other_settings_nor_by_two_at_once():
     told = run("--mode", "FrozenLake", "--model", "builtin:solver", "--limit", "3", "--name", "done", code=2).stderr
     assert "--resume done" in told
 
-    with started(*SLOW_GAME, "--limit", "40", "--name", "busy") as process:
-        wait_for_results("busy", 1)
-        told = run(*SLOW_GAME, "--limit", "40", "--resume", "busy", code=2).stderr
+    endless = ("--mode", "FrozenLake", "--model", "builtin:solver?latency=30", "--limit", "4")
+    with started(*endless, "--name", "busy") as process:
+        wait_for_results("busy", 0)
+        told = run(*endless, "--resume", "busy", code=2).stderr
         assert "another process" in told
         process.send_signal(signal.SIGKILL)
 

@@ -14,6 +14,8 @@ pytest_plugins = ["docker_engine", "hypervisor_stand_ins.stage", "aws_stand_in",
 hypothesis.settings.register_profile("outrider", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("outrider")
 
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's workers would starve beside the other tests
+
 EVERYTHING_RUNS_HERE = Path("/etc/debian_version").exists() and os.geteuid() == 0
 
 

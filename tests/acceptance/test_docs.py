@@ -33,7 +33,7 @@ def run(block: Block, page: Path, folder: Path) -> None:
     else:
         command = [sys.executable, "-c", block.code]
     cwd = ROOT if block.code.startswith("make ") else folder
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, f"{name(page)}:{block.line}\n{done.stdout}\n{done.stderr}"
 
 

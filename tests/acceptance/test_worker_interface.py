@@ -22,6 +22,7 @@ from seed_workers import (
 )
 
 N_GPUS = 4
+SECONDS = 60.0
 
 
 @pytest.fixture(scope="module", params=["local", "ray"])
@@ -38,12 +39,12 @@ def group(cluster: Cluster) -> Iterator[WorkerGroup[MyWorker]]:
 
 
 def test_a_subclass_of_worker_runs_in_processes_of_its_own(group):
-    processes = group.process().wait(20)
+    processes = group.process().wait(SECONDS)
     assert len({*processes, os.getpid()}) == N_GPUS + 1
 
 
 def test_a_worker_has_its_variables_before_its_own_code_runs(group):
-    for rank, (at_import, at_init) in enumerate(group.variables().wait(20)):
+    for rank, (at_import, at_init) in enumerate(group.variables().wait(SECONDS)):
         assert at_import == at_init
         assert (at_init["RANK"], at_init["LOCAL_RANK"], at_init["WORLD_SIZE"]) == (str(rank), str(rank), str(N_GPUS))
         assert at_init["MASTER_ADDR"]
@@ -51,11 +52,11 @@ def test_a_worker_has_its_variables_before_its_own_code_runs(group):
 
 
 def test_a_process_group_forms_with_nothing_but_these_variables(group):
-    assert group.initialize().wait(40)[0] == N_GPUS
+    assert group.initialize().wait(SECONDS)[0] == N_GPUS
 
 
 def test_worker_info_tells_what_a_worker_is(group):
-    infos = group.info().wait(20)
+    infos = group.info().wait(SECONDS)
     assert all(isinstance(info, WorkerInfo) for info in infos)
     assert [info.address.get_name() for info in infos] == [f"my_worker_group:{rank}" for rank in range(N_GPUS)]
     assert [info.rank for info in infos] == list(range(N_GPUS))
@@ -75,7 +76,7 @@ def test_addresses_lead_up_and_down_the_tree():
 
 
 def test_workers_have_children_whose_addresses_go_on(group):
-    names, ranks = group.execute_on(1).has_children().wait(40)[0]
+    names, ranks = group.execute_on(1).has_children().wait(SECONDS)[0]
     assert names == ["my_worker_group:1:0", "my_worker_group:1:1"]
     assert ranks == [0, 1]
 
@@ -87,14 +88,14 @@ def test_workers_of_different_groups_send_to_each_other(cluster):
         RecvWorker.create_group().launch(cluster, place, RECV_GROUP_NAME) as recv_group,
     ):
         sending = send_group.hello_recv()
-        received = recv_group.hello_recv().wait(30)
+        received = recv_group.hello_recv().wait(SECONDS)
         assert received == [
             (f"Hello from SendWorker Rank {rank}!", [[1.0]], 4.0, 5.0, [[1.0], [1.0]]) for rank in range(3)
         ]
-        assert sending.wait(30) == [f"Hello from RecvWorker Rank {rank}!" for rank in range(3)]
+        assert sending.wait(SECONDS) == [f"Hello from RecvWorker Rank {rank}!" for rank in range(3)]
         sending = send_group.hello_recv_async()
-        assert recv_group.hello_recv_async().wait(30) == [((3, 1), (4, 1))] * 3
-        sending.wait(30)
+        assert recv_group.hello_recv_async().wait(SECONDS) == [((3, 1), (4, 1))] * 3
+        sending.wait(SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -127,15 +128,15 @@ def test_a_channel_is_a_fifo_queue_between_workers_with_back_pressure(cluster):
         Consumer.create_group().launch(cluster, place) as consumers,
     ):
         producing = producers.produce(9)
-        assert consumers.consume(9).wait(30) == [list(range(9))]
-        producing.wait(20)
+        assert consumers.consume(9).wait(SECONDS) == [list(range(9))]
+        producing.wait(SECONDS)
     assert {"put", "get", "get_batch"} <= set(dir(Channel))
 
 
 def test_the_placement_says_how_many_workers_and_where(cluster):
     with MyWorker.create_group().launch(cluster, SpreadPlacementStrategy(2), "two") as group:
         assert group.world_size == 2
-        assert group.hello().wait(20) == [0, 1]
+        assert group.hello().wait(SECONDS) == [0, 1]
 
 
 def test_the_cluster_starts_each_worker(cluster, monkeypatch):
@@ -147,5 +148,5 @@ def test_the_cluster_starts_each_worker(cluster, monkeypatch):
 
 
 def test_a_method_called_on_the_group_runs_on_all_of_its_workers(group):
-    assert group.hello().wait(20) == list(range(N_GPUS))
-    assert group.execute_on(0, 3).hello().wait(20) == [0, 3]
+    assert group.hello().wait(SECONDS) == list(range(N_GPUS))
+    assert group.execute_on(0, 3).hello().wait(SECONDS) == [0, 3]

@@ -12,7 +12,7 @@ from outrider.cluster import Cluster, WorkerGroup, scatter
 from outrider.core.errors import CallLate, InvalidInput, UnknownWorker, WorkerFailed
 from outrider.testing import eventually
 
-SECONDS = 10.0
+SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")

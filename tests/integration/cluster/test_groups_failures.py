@@ -18,7 +18,7 @@ from outrider.testing import eventually
 from processes import line, program
 
 TESTS = Path(__file__).parents[2]
-SECONDS = 10.0
+SECONDS = 30.0
 BOUND_SECONDS = 5.0
 FORKING = "import sys; sys.path.insert(0, sys.argv[1]); from cluster_workers import forking_driver_program as go; go()"
 DRIVER = "import sys; sys.path.insert(0, sys.argv[1]); from cluster_workers import driver_program; driver_program()"

@@ -9,7 +9,7 @@ from cluster_workers import Broken, Calculator, Parent
 from outrider.cluster import Cluster, Worker, WorkerGroup, scatter
 from outrider.core.errors import ClusterError, WorkerFailed
 
-SECONDS = 10.0
+SECONDS = 30.0
 
 
 class Neighbour(Worker):

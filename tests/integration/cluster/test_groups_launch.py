@@ -12,7 +12,7 @@ from cluster_workers import Broken, Calculator, Clashing, Doomed, Parent
 from outrider.cluster import Cluster, PackedPlacementStrategy, Worker, WorkerAddress, scatter
 from outrider.core.errors import CallLate, ClusterError, InvalidInput, WorkerDied
 
-SECONDS = 10.0
+SECONDS = 30.0
 
 
 class Remembering(Worker):

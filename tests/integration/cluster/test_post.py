@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 from msgspec.structs import replace
 
 from outrider.cluster.post import Endpoint, Message, Part, Post
@@ -51,6 +52,19 @@ def test_what_is_sent_comes_back_as_it_was(post, other, way, size):
     assert answer.head == {"a": [1, None]}
     assert [bytes(part) for part in answer.parts] == [bytes(part) for part in sent]
     assert all(not part.readonly for part in answer.parts)
+
+
+def test_a_program_may_prefer_other_event_loops(other):
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    try:
+        post = Post("test", KEY)
+    finally:
+        asyncio.set_event_loop_policy(before)
+    try:
+        assert post.run(ask(post, other, "echo", "by a socket that uvloop cannot use"), timeout=20).head
+    finally:
+        post.close()
 
 
 def test_frames_of_all_sizes_on_one_link_keep_apart(post, other):

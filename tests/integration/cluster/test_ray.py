@@ -19,7 +19,7 @@ from outrider.cluster import Cluster, NodePlacementStrategy
 from outrider.core.errors import InvalidInput, WorkerDied, WorkerFailed
 from outrider.testing import eventually
 
-SECONDS = 20.0
+SECONDS = 60.0
 NOTICED_SECONDS = 5.0
 
 

@@ -13,6 +13,7 @@ import pytest
 from outrider.cluster import Cluster
 from outrider.cluster.engines.ray.roll import own_ip
 from outrider.core.errors import InvalidInput
+from outrider.testing import eventually
 from processes import program
 
 AT_ONCE_SECONDS = 5.0
@@ -141,9 +142,13 @@ def test_nodes_that_do_not_come_are_waited_for_within_bounds(fresh):
     assert "InvalidInput 3 nodes were asked for, and after 0.1 s Ray has 1" in join(address, n_nodes=3)
 
 
-def test_closing_ends_the_ray_and_leaves_the_program_as_it_was(fresh):
+async def test_closing_ends_the_ray_and_leaves_the_program_as_it_was(fresh):
     """The last test of the module."""
+
+    async def are_gone():
+        return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
     running, (_, _, pids) = fresh
     running.stdin.write("\n")
     assert json.loads(running.stdout.readline()) == [False, True]
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    await eventually(are_gone)

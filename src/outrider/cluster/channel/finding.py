@@ -11,7 +11,7 @@ from outrider.core.errors import ChannelLost, InvalidInput, UnknownWorker, Worke
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
 
-FIND_SECONDS = 10.0
+FIND_SECONDS = 30.0
 
 
 def start(

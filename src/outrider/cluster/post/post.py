@@ -40,7 +40,7 @@ class Post:
         self.key = key
         self.services: dict[str, Handler] = {}
         self.endpoint: Endpoint
-        self.loop = asyncio.new_event_loop()
+        self.loop = asyncio.SelectorEventLoop()  # uvloop knows no abstract sockets, and Ray prefers it where it is
         self._links: dict[Endpoint, asyncio.Task[Link]] = {}
         self._accepted: set[Link] = set()
         self._servers: list[asyncio.Server] = []

@@ -11,8 +11,8 @@ from outrider.cluster.address import WorkerAddress
 from outrider.cluster.collective.devices import Cargo, Gpus, Landing
 from outrider.cluster.collective.inbox import Inbox
 from outrider.cluster.collective.mailbox import MIX_UP_SECONDS, ROOM_BYTES, Kind, Letter, Mailbox
-from outrider.cluster.collective.memory import TensorBuffer, copy, readable, writable
-from outrider.cluster.collective.outbox import LARGE_BYTES, Outbox
+from outrider.cluster.collective.memory import TensorBuffer, readable, writable
+from outrider.cluster.collective.outbox import SMALL_BYTES, Outbox
 from outrider.cluster.collective.peers import Peers, WhoIsWhere, died
 from outrider.cluster.pending import Pending
 from outrider.cluster.post import Post
@@ -235,13 +235,10 @@ class CollectiveGroup:
             while at < letter.n_bytes:
                 if not await letter.more_than(at):
                     return False
-                end = letter.n_arrived
-                step = target[at:end], letter.parts[0][at:end]
-                if end - at < LARGE_BYTES:
-                    copy(*step)
+                if letter.is_whole and letter.n_bytes <= SMALL_BYTES:
+                    at = letter.copy_on(target, at)
                 else:
-                    await self._post.loop.run_in_executor(self._threads, copy, *step)
-                at = end
+                    at = await self._post.loop.run_in_executor(self._threads, letter.copy_on, target, at)
         except BaseException:
             self._mailbox.put_back(src.get_name(), letter)
             raise

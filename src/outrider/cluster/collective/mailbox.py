@@ -7,6 +7,7 @@ Invariants:
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from outrider.cluster.collective.devices import Offer
+from outrider.cluster.collective.memory import copy
 from outrider.core.errors import ClusterError
 
 ROOM_BYTES = 1 << 30
@@ -22,6 +24,12 @@ MIX_UP_SECONDS = 4.0
 
 Not if the worker has ever received that kind from that sender: another of its threads does, and may be busy.
 """
+
+
+FOLLOW_SECONDS = 0.002
+"""So long a thread that copies waits for more: less than it costs to come back, and no thread waits for a sender."""
+
+POLL_SECONDS = 2e-5
 
 
 class Kind(StrEnum):
@@ -79,6 +87,20 @@ class Letter:
                 self._news = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._news)
         return not self.is_withdrawn
+
+    def copy_on(self, target: memoryview, at: int) -> int:
+        """Copy what has come of a tensor since `at`; how far. Off the loop: what comes meanwhile is copied too."""
+        content = self.parts[0]
+        is_over = time.monotonic() + FOLLOW_SECONDS
+        while at < self.n_bytes:
+            if (end := self.n_arrived) > at:
+                copy(target[at:end], content[at:end])
+                at, is_over = end, time.monotonic() + FOLLOW_SECONDS
+            elif self.is_withdrawn or time.monotonic() > is_over:
+                break
+            else:
+                time.sleep(POLL_SECONDS)
+        return at
 
 
 @dataclass(slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 Invariants:
 - Letters to one worker are announced in the order of the calls.
-- No copy of a large payload is made on the event loop.
+- No copy of more than `SMALL_BYTES` is made on the event loop.
 - A letter that its sender gives up is withdrawn, unless it was received already.
 """
 
@@ -25,7 +25,10 @@ from outrider.cluster.post import Link, Message, Post
 from outrider.core.errors import ClusterError, PeerLost
 
 LARGE_BYTES = 256_000
-CHUNK_BYTES = 4 << 20
+SMALL_BYTES = 1 << 20
+"""Copied on the event loop: that takes less time than another thread's beginning and end."""
+
+CHUNK_BYTES = 2 << 20
 """A tensor in shared memory is announced in steps of this size, so that the receiver copies while the sender does."""
 
 PIECE_BYTES = 1 << 20
@@ -141,10 +144,13 @@ class Outbox:
         segment = self.segments.take(n_bytes)
         self.segments.lend(segment, link)
         try:
-            if letter.kind is Kind.TENSOR:
+            if letter.kind is Kind.TENSOR and n_bytes > CHUNK_BYTES:
                 is_open = await self._write_and_tell(link, letter, segment, parts[0])
             else:
-                await self._loop.run_in_executor(self._copiers, _write, segment, offsets, parts)
+                if n_bytes <= SMALL_BYTES and segment.is_warm:
+                    _write(segment, offsets, parts)
+                else:
+                    await self._loop.run_in_executor(self._copiers, _write, segment, offsets, parts)
                 announced = replace(letter, segment=segment.ref, is_written=True)
                 is_open = (await link.ask("mail.segment", announced)).head
         except BaseException:

@@ -9,6 +9,7 @@ Invariants:
 - A segment is closed when nobody refers to it any more, so no copy meets a file number that means another file.
 """
 
+import asyncio
 import ctypes
 import mmap
 import os
@@ -26,6 +27,9 @@ ALIGNMENT = 64
 GRAIN_BYTES = 1 << 18
 WARM_BYTES = 512 << 20
 """So much memory a sender keeps for its next large payloads."""
+
+KEEP_SECONDS = 20.0
+"""So long it keeps the last one beyond that: who sends the weights of a model will send them again."""
 
 IS_POSSIBLE = hasattr(os, "memfd_create")
 
@@ -79,8 +83,10 @@ class Segment:
 class SegmentPool:
     """The segments of one sender: lent to receivers, or warm and free. Lives on the post's event loop."""
 
-    def __init__(self, warm_bytes: int = WARM_BYTES) -> None:
+    def __init__(self, warm_bytes: int = WARM_BYTES, keep_seconds: float = KEEP_SECONDS) -> None:
         self._warm_bytes = warm_bytes
+        self._keep_seconds = keep_seconds
+        self._trimming: asyncio.TimerHandle | None = None
         self._numbers = count(1)
         self._free: list[Segment] = []
         self._lent: dict[int, tuple[Segment, Link]] = {}
@@ -105,16 +111,26 @@ class SegmentPool:
         self._lent[segment.ref.number] = (segment, link)
 
     def take_back(self, number: int) -> None:
-        """Its reader is done. What has been free for longest makes room."""
+        """Its reader is done. What has been free for longest makes room; the last one stays for a while in any case."""
         segment, _ = self._lent.pop(number, (None, None))
         if segment is None:
             return
         segment.is_warm = True
         self._free.append(segment)
-        while self.n_free_bytes > self._warm_bytes:
+        self._trim(1)
+        if self.n_free_bytes > self._warm_bytes:
+            self._stop_trimming()
+            self._trimming = asyncio.get_running_loop().call_later(self._keep_seconds, self._trim, 0)
+
+    def _trim(self, n_kept: int) -> None:
+        while self.n_free_bytes > self._warm_bytes and len(self._free) > n_kept:
             dropped = self._free.pop(0)
             for reader in dropped.readers:
                 reader.tell("mail.forget", dropped.ref.number)
+
+    def _stop_trimming(self) -> None:
+        if self._trimming is not None:
+            self._trimming.cancel()
 
     def drop(self, segment: Segment) -> None:
         """Its content is of no use, and it may still be written or read: it is not used again."""
@@ -126,6 +142,7 @@ class SegmentPool:
             del self._lent[number]
 
     def close(self) -> None:
+        self._stop_trimming()
         self._free.clear()
         self._lent.clear()
 

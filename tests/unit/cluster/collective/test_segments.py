@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from outrider.cluster.collective.segments import Maps, Segment, SegmentPool, offsets_of, watched
 from outrider.cluster.post import Link
+from outrider.testing import eventually
 
 MB = 1 << 20
 
@@ -84,6 +85,22 @@ def test_memory_that_is_kept_is_bounded_and_readers_hear_what_is_dropped(link):
         pool.take_back(segment.ref.number)
     assert pool.n_free_bytes == 4 * MB
     assert link.told == [("mail.forget", lent[0].ref.number)]
+
+
+async def test_the_last_one_is_kept_for_a_while_though_it_is_larger(link):
+    pool = SegmentPool(warm_bytes=5 * MB, keep_seconds=0.05)
+    for n_bytes in (2 * MB, 8 * MB, 8 * MB):
+        segment = pool.take(n_bytes)
+        pool.lend(segment, link)
+        pool.take_back(segment.ref.number)
+        assert pool.n_free_bytes == n_bytes
+    assert len(link.told) == 1
+
+    async def is_dropped():
+        return pool.n_free_bytes == 0
+
+    await eventually(is_dropped)
+    assert link.told[1:] == [("mail.forget", segment.ref.number)]
 
 
 def test_what_a_lost_reader_had_is_not_used_again(link):

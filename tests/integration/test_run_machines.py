@@ -5,17 +5,16 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outrider.core.machine import MachineMove, MachineRecord, MachineState
-from outrider.pool.providers.desktop import DesktopProvider
-from outrider.pool.service.place import PoolPlace, pools_on_host
+from machine_runs import ended, folder_for_pools, leased, machines, moves, nothing_is_left, started, workers_of
+from outrider.core.machine import MachineState
+from outrider.pool.service.place import pools_on_host
 from outrider.store import open_store
 from outrider.testing import eventually
 from processes import OUTRIDER, run_outrider
@@ -35,9 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.delenv("OUTRIDER_STORE", raising=False)
-    with tempfile.TemporaryDirectory(prefix="or-") as short:
-        monkeypatch.setenv("TMPDIR", short)
-        monkeypatch.setattr(tempfile, "tempdir", short)
+    with folder_for_pools(monkeypatch):
         yield tmp_path
 
 
@@ -46,68 +43,14 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"{request.node.originalname[5:30]}-{os.getpid()}"
 
 
-@contextmanager
-def begun(name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A run under way; it is killed, with what it has started, if it outlives the block."""
-    command = [*OUTRIDER, "run", "--mode", "osworld", "--name", name, *arguments]
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def ended(process: subprocess.Popen[str], seconds: float = 90) -> str:
-    output, _ = process.communicate(timeout=seconds)
-    assert "Traceback" not in output, output
-    return output
-
-
-def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    found = []
-    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        with suppress(OSError):
-            if b"outrider.runner.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(int(pid))
-    return found
+def begun(name: str, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return started("run", "--mode", "osworld", "--name", name, *arguments)
 
 
 def results(name: str) -> dict[str, dict[str, Any]]:
     lines = [json.loads(line) for line in Path("results", name, "results.jsonl").read_text().splitlines()]
     assert len({line["rollout_id"] for line in lines}) == len(lines), "a rollout ended twice"
     return {line["task_id"]: line for line in lines}
-
-
-async def machines(name: str, *states: MachineState) -> tuple[MachineRecord, ...]:
-    path = Path("results", name, "store.db")
-    if not path.exists():
-        return ()
-    async with open_store(f"sqlite:///{path}") as store:
-        return await store.query_machines(None, states or None)
-
-
-async def moves(name: str) -> tuple[MachineMove, ...]:
-    async with open_store(f"sqlite:///results/{name}/store.db") as store:
-        return (await store.query_machine_moves()).items
-
-
-def leased(name: str, n: int = 1) -> Callable[[], Awaitable[bool]]:
-    async def are_leased() -> bool:
-        return len(await machines(name, MachineState.LEASED)) >= n
-
-    return are_leased
-
-
-async def nothing_is_left(name: str) -> None:
-    known = await machines(name)
-    assert {machine.state for machine in known} == {MachineState.GONE}
-    assert not any(facts.name.startswith(f"{name}@") for facts in pools_on_host())
-    for pool in {machine.pool for machine in known}:
-        assert not PoolPlace(pool).folder.exists()
-        assert await DesktopProvider().owned(pool) == ()
 
 
 async def test_a_killed_worker_gives_its_machine_back_and_its_rollout_is_tried_again(name: str):

@@ -19,6 +19,7 @@ from outrider.core.chat import assistant
 from outrider.core.errors import AgentError, AttemptError, ContextOverflow, EnvError, ScoreError, boundary
 from outrider.core.event import EventKind
 from outrider.core.ledger import PIN_KEY, SAMPLING_KEY
+from outrider.core.machine import AWAITED, BOARDED
 from outrider.env import Environment, Environments, needs_of
 from outrider.policy import ChatPolicy, Sampling
 from outrider.pool.lease import Lease
@@ -37,7 +38,7 @@ class EpisodeKit:
     """What the episodes of one worker are made of. The environment is the one of the rollout's tag.
 
     Without a `reopening`, the `policy` is the one for every version that a trainer publishes. Episodes of environments
-    that act on machines lease theirs from the `supply`.
+    that act on machines lease theirs from the `supply`, but for those of the tags that are `without_machines`.
     """
 
     policy: ChatPolicy
@@ -47,6 +48,7 @@ class EpisodeKit:
     mcp: McpTools | None = None
     reopening: Reopening | None = None
     supply: Supply | None = None
+    without_machines: frozenset[str] = frozenset()
     further: Mapping[str, FurtherPolicy] = field(default_factory=dict)
     """Policies beside the run's own, by name, for agents that ask several."""
 
@@ -56,32 +58,37 @@ class EpisodeKit:
     def episodes(self, ctx: Context) -> Episode:
         """The episode of one attempt: an `EpisodeFactory`."""
         tag = ctx.rollout.tag
+        if tag is None and len(self.environments) == 1:
+            (tag,) = self.environments
         found = self.environments.get(tag or "")
-        if found is None and tag is None and len(self.environments) == 1:
-            found = next(iter(self.environments.values()))
         if found is None:
             there = ", ".join(sorted(self.environments)) or "none"
             raise EnvError(f"there is no environment for the tag {tag!r}; there are {there}", stage="env.make")
-        return EnvironmentEpisode(self, found)
+        return EnvironmentEpisode(self, found, None if tag in self.without_machines else self.supply)
 
 
 class EnvironmentEpisode:
-    """One attempt in one environment, on a machine if that uses one and the worker has a supply."""
+    """One attempt in one environment, on a machine if that uses one and there is a supply."""
 
-    def __init__(self, kit: EpisodeKit, environments: Environments) -> None:
+    def __init__(self, kit: EpisodeKit, environments: Environments, supply: Supply | None) -> None:
         self._kit = kit
         self._environments = environments
+        self._supply = supply
         self._inner: Environment | None = None
         self._lease: Lease | None = None
+
+    @property
+    def takes_machine(self) -> bool:
+        return self._supply is not None and needs_of(self._environments) is not None
 
     async def boot(self, ctx: Context) -> None:
         with boundary(EnvError, "env.make"):
             self._inner = self._environments.make(ctx.task)
-            needs = needs_of(self._environments)
-        if self._kit.supply is None or needs is None:
+        if self._supply is None or not self.takes_machine:
             return
-        self._lease = lease = await self._kit.supply.lease(ctx.rollout.rollout_id)
-        ctx.log("machine", machine_id=lease.machine_id, epoch=lease.epoch)
+        ctx.log(AWAITED)
+        self._lease = lease = await self._supply.lease(ctx.rollout.rollout_id)
+        ctx.log(BOARDED, machine_id=lease.machine_id, epoch=lease.epoch)
         with boundary(EnvError, "env.board"):
             self._inner.board(lease)
 

@@ -51,7 +51,8 @@ AgentFunction = Callable[[Any, Context], Awaitable[Answer] | Answer]
 class Episode(Protocol):
     """One attempt's work, used once.
 
-    The worker calls the stages in this order, each under its own deadline; `close` whatever happened before it.
+    The worker calls the stages in this order, each under its own deadline; `close` whatever happened before it. One
+    whose `boot` waits for a machine, which it holds from then on, says so by an attribute `takes_machine`.
     """
 
     async def boot(self, ctx: Context) -> None:
@@ -68,6 +69,11 @@ class Episode(Protocol):
 
     async def close(self, ctx: Context) -> None:
         """Give back what the episode holds."""
+
+
+def takes_machine(episode: Episode) -> bool:
+    """Whether its `boot` waits for a machine; most episodes do not, and say nothing."""
+    return bool(getattr(episode, "takes_machine", False))
 
 
 EpisodeFactory = Callable[[Context], Episode]

@@ -3,7 +3,7 @@
 import click
 
 from outrider.cli.options import json_option, print_json, run
-from outrider.cli.run_options import MACHINES, given_settings
+from outrider.cli.run_options import MACHINES, given_machines
 from outrider.core.errors import InvalidInput
 
 
@@ -55,7 +55,7 @@ def serve(*, name: str, store_url: str | None, **flags: object) -> None:
     """  # noqa: D301 click reads this character as "keep the lines"
     from outrider.cli.pool_serve import serve_pool  # noqa: PLC0415
 
-    run(serve_pool(name, given_settings(dict(flags)), store_url))
+    run(serve_pool(name, given_machines(flags), store_url))
 
 
 for _option in MACHINES:

@@ -12,10 +12,10 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from outrider.cli.machine_settings import MachineSettings
+from outrider.cli.machines import MAX_FAILURES, OSWORLD, machine_spec
 from outrider.cli.options import opened
 from outrider.cli.pool_journal import machine_table
-from outrider.cli.run_config import read_config
-from outrider.cli.run_machines import MAX_FAILURES, OSWORLD, machine_spec
 from outrider.cli.signals import listening
 from outrider.core.settings import settings_of
 from outrider.pool import MachinePool, PoolConfig, PoolStatistics
@@ -26,11 +26,11 @@ SAY_SECONDS = 10.0
 
 
 async def serve_pool(name: str, settings: Mapping[str, Any], store_url: str | None) -> None:
-    config = read_config(None, {"mode": OSWORLD, **settings})
+    config = settings_of(MachineSettings, settings, "the flags")
     wanted = settings_of(
         PoolConfig, {"name": name, "n_machines": config.num_vms, **config.pool}, "settings of the pool"
     )
-    machines = machine_spec(config)
+    machines = machine_spec(config, (OSWORLD,))
     stopping = asyncio.Event()
     with listening(stopping.set, signal.SIGINT, signal.SIGTERM):
         async with AsyncExitStack() as stack:

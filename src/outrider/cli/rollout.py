@@ -1,37 +1,51 @@
 """`outrider rollout`."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from outrider.cli.options import cpus_option, json_option, print_json, ray_option, run
+from outrider.cli.run_options import BORROWED, Option, SectionedCommand, given_machines
 from outrider.core.errors import InvalidInput
 
 
-def _setting(flag: str, kind: Any, text: str, **attributes: Any) -> Callable[[Any], Any]:
+def _setting(flag: str, kind: Any, text: str, **attributes: Any) -> Option:
     """A flag for one setting; its default stands in `RolloutSettings`, so that the file can give it too."""
     return click.option(flag, type=kind, default=None, help=text, **attributes)
 
 
-@click.command("rollout")
+_SECTIONS: Mapping[str, tuple[Option, ...]] = {
+    "Training": (
+        _setting("--steps", int, "Batches to train on, counted from the beginning of the run.  [default: 20]"),
+        _setting(
+            "--model", str, "Model of the server, or builtin:random, builtin:solver, ….  [default: builtin:random]"
+        ),
+        _setting("--train-seconds", float, "How long the stand-in trainer trains on a batch.", metavar="SECONDS"),
+        _setting("--sync-seconds", float, "How long it takes to bring a version to the servers.", metavar="SECONDS"),
+        _setting("--validate-every", int, "Validate after every so many steps.", metavar="STEPS"),
+    ),
+    "How": (
+        _setting(
+            "--workers",
+            int,
+            "Processes the environments are spread over; 1: this one.  [default: 1; with --ray one per node]",
+        ),
+        ray_option,
+        cpus_option,
+        _setting("--store", str, "Store to use instead of one in the run's folder.", metavar="URL"),
+        _setting("--output-dir", str, "Where runs are kept.  [default: results]"),
+        _setting("--name", str, "Name of the run; made up from tag, model and time otherwise."),
+    ),
+    "Machines (tags of osworld; of py, web and your own if asked for)": BORROWED,
+}
+
+
+@click.command("rollout", cls=SectionedCommand, sections=_SECTIONS)
 @click.option("-c", "--config", "config_file", metavar="FILE.yaml", help="The scheduler's settings, and who plays.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting over those of the file: seed=1.")
-@_setting("--steps", int, "Batches to train on, counted from the beginning of the run.  [default: 20]")
-@_setting("--model", str, "Model of the server, or builtin:random, builtin:solver, ….  [default: builtin:random]")
-@_setting(
-    "--workers", int, "Processes the environments are spread over; 1: this one.  [default: 1; with --ray one per node]"
-)
-@ray_option
-@cpus_option
-@_setting("--train-seconds", float, "How long the stand-in trainer trains on a batch.", metavar="SECONDS")
-@_setting("--sync-seconds", float, "How long it takes to bring a version to the servers.", metavar="SECONDS")
-@_setting("--validate-every", int, "Validate after every so many steps.", metavar="STEPS")
-@_setting("--store", str, "Store to use instead of one in the run's folder.", metavar="URL")
-@_setting("--output-dir", str, "Where runs are kept.  [default: results]")
-@_setting("--name", str, "Name of the run; made up from tag, model and time otherwise.")
 @click.option("--timeline", metavar="FILE.html", help="Write a page with a picture of all slots over time.")
 @click.option(
     "--resume",
@@ -57,18 +71,20 @@ def command(
     \b
       outrider rollout -c frozen_lake.yaml --steps 20
       outrider rollout -c frozen_lake.yaml --workers 4 --train-seconds 2 --timeline slots.html
+      outrider rollout -c desktops.yaml --use-vm-pool --num-vms 3
 
     The file holds what a scheduler takes (train_env_manager, val_env_manager, custom_envs, rollout_batch_size,
     async_generation_ratio, max_staleness, filters, …) and model, base_urls, agent, temperature, max_turns, and what
-    the flags here set. Ctrl-C stops; --resume goes on where it stopped, as it does after a crash.
+    the flags here set. Members of tags that act on machines wait for a free one; their own time runs from then on.
+    Ctrl-C stops; --resume goes on where it stopped, as it does after a crash.
     """  # noqa: D301 click reads this character as "keep the lines"
     from outrider.cli.rollout_job import dry_run_job, run_job, settled  # noqa: PLC0415 --help needs none of it
     from outrider.cli.rollout_summary import print_outcome  # noqa: PLC0415
 
     if config_file is None and resume is None:
         raise InvalidInput("give the settings with -c FILE.yaml, or go on with a run by --resume")
-    given = {name: value for name, value in flags.items() if value is not None}
-    settings, folder = settled(None if config_file is None else Path(config_file), changes, given, resume)
+    config = None if config_file is None else Path(config_file)
+    settings, folder = settled(config, changes, given_machines(flags), resume)
     if dry_run:
         tasks = run(dry_run_job(settings))
         print_json({"settings": settings, "tasks": {tag: len(found) for tag, found in tasks.items()}})

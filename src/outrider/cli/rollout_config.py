@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from outrider.cli.machine_settings import HOW_FAST, MachineSettings
 from outrider.cli.run_config import env_setting
 from outrider.core.errors import InvalidInput
 from outrider.core.settings import read_yaml, settings_of
@@ -27,7 +28,8 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
     `train_seconds` is how long the stand-in trains on a batch, `sync_seconds` how long model calls are paused while it
     brings a new version to the servers. Every `validate_every` steps the validation environments are played.
     With `ray`, the address of a Ray cluster, workers are actors there; empty, it is the one of RAY_ADDRESS, or one that
-    is started here for the run. Each reserves `cpus_per_worker`.
+    is started here for the run. Each reserves `cpus_per_worker`. From `use_vm_pool` on they are `MachineSettings`, for
+    tags that act on machines.
     """
 
     model: str = "builtin:random"
@@ -53,9 +55,22 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
     output_dir: str = "results"
     name: str | None = None
 
+    # As MachineSettings has them: a Struct cannot have two others as its bases.
+    use_vm_pool: bool = False
+    num_vms: int = 3
+    pool_name: str | None = None
+    path_to_vm: str | None = None
+    provider_name: str | None = None
+    screen_width: int | None = None
+    screen_height: int | None = None
+    headless: bool = False
+    snapshot_name: str | None = None
+    machine: Mapping[str, Any] = {}
+    pool: Mapping[str, Any] = {}
+
     def __post_init__(self) -> None:
         SchedulerConfig.__post_init__(self)
-        for name in ("steps", "workers", "validate_every", "max_turns", "max_tokens", "max_context_tokens"):
+        for name in ("steps", "workers", "validate_every", "max_turns", "max_tokens", "max_context_tokens", "num_vms"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInput(f"{name} is {value}; give 1 or more")
@@ -69,6 +84,11 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
     def scheduler(self) -> SchedulerConfig:
         """The part that the scheduler takes."""
         return SchedulerConfig(**{name: getattr(self, name) for name in SchedulerConfig.__struct_fields__})
+
+    @property
+    def machine_settings(self) -> MachineSettings:
+        """Those of the machines."""
+        return MachineSettings(**{name: getattr(self, name) for name in MachineSettings.__struct_fields__})
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -97,7 +117,7 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
 MAY_CHANGE = frozenset({
     "steps", "workers", "train_seconds", "sync_seconds", "validate_every", "output_dir", "name", "base_urls",
     "max_retries", "turn_seconds", "trajectory_seconds", "batch_seconds", "hedge_seconds", "max_refills",
-    "max_buffer_bytes", "ray", "cpus_per_worker",
+    "max_buffer_bytes", "ray", "cpus_per_worker", *HOW_FAST,
 })  # fmt: skip
 """Settings that a run may be gone on with changed: they say how fast and how far it goes, not what is trained on."""
 
@@ -109,7 +129,12 @@ def read_settings(
     values = {} if path is None else read_yaml(path)
     for change in changes:
         _put(values, change)
-    return settings_of(RolloutSettings, {**values, **(flags or {})}, "the settings" if path is None else str(path))
+    given = dict(flags or {})
+    for name in ("machine", "pool"):
+        if not isinstance(values.get(name, {}), dict):
+            raise InvalidInput(f"{path}: {name} must hold settings as `name: value`")
+        given[name] = {**values.get(name, {}), **given.get(name, {})}
+    return settings_of(RolloutSettings, {**values, **given}, "the settings" if path is None else str(path))
 
 
 def write_settings(path: Path, settings: RolloutSettings) -> None:

@@ -2,29 +2,33 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from msgspec import Struct, structs
 
 from outrider.cli.leases import take_leases_of_the_dead
+from outrider.cli.machines import Demand, launcher_of, machines_now, open_machines, supply_spec
 from outrider.cli.options import on_cluster, opened
 from outrider.cli.rollout_config import RolloutSettings, check_same, read_settings, write_settings
 from outrider.cli.rollout_folder import RolloutFolder, folder_to_resume, new_folder
-from outrider.cli.rollout_setup import check, notes, worker_spec
+from outrider.cli.rollout_setup import check, demand_of, notes, worker_spec
 from outrider.cli.rollout_trainer import StandInTrainer, n_steps_done
 from outrider.cli.rollout_view import Moment, RolloutView, open_rollout_view
 from outrider.cli.supervision import supervise
 from outrider.cluster.cluster import Cluster
-from outrider.cluster.rollouts.launcher import cluster_launcher
 from outrider.cluster.rollouts.opening import LOCAL_STORE, spread_of
+from outrider.cluster.rollouts.shares import Shares
 from outrider.core.account import Fate
 from outrider.core.clock import SystemClock, sleep
-from outrider.core.errors import BatchLate
+from outrider.core.errors import BatchLate, StoreUnavailable
 from outrider.core.ledger import GroupState
+from outrider.core.machine import MachineRecord
 from outrider.core.task import Task
 from outrider.evaluate.report import write_whole
-from outrider.runner.supervisor import Launcher, Scale, Supervisor, process_launcher, task_launcher
+from outrider.pool import MachinePool, PoolStatistics
+from outrider.runner.supervisor import Scale, Supervisor
 from outrider.store import Store
 from outrider.train.scheduler import RolloutScheduler
 from outrider.train.timeline import read_timeline
@@ -41,7 +45,10 @@ class Dropped(Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What a run came to, over all that was done in it. `tokens` by fate; `open` are those of groups not closed yet."""
+    """What a run came to, over all that was done in it. `tokens` by fate; `open` are those of groups not closed yet.
+
+    `machines` is what its pool counted this time, if it had one.
+    """
 
     run: str
     folder: str
@@ -57,16 +64,28 @@ class Outcome(Struct, frozen=True, kw_only=True):
     tokens: Mapping[str, int]
     seconds: float
     timeline: str | None
+    machines: PoolStatistics | None = None
 
 
 class Job:
     """A run under way."""
 
     def __init__(
-        self, settings: RolloutSettings, folder: RolloutFolder, view: RolloutView, cluster: Cluster | None
+        self,
+        settings: RolloutSettings,
+        folder: RolloutFolder,
+        view: RolloutView,
+        demand: Demand | None,
+        *,
+        cluster: Cluster | None,
     ) -> None:
         self._settings = settings
         self._cluster = cluster
+        self._demand = demand
+        self._supply = supply_spec(demand, cluster)
+        self._pool: MachinePool | Shares | None = None
+        self._machines: Sequence[MachineRecord] = ()
+        self._statistics: PoolStatistics | None = None
         self._folder = folder
         self._view = view
         self._clock = SystemClock()
@@ -88,28 +107,36 @@ class Job:
 
     async def _work(self, store: Store, tasks: Mapping[str, Sequence[Task]]) -> str | None:
         """Train until all steps are done, or something stops it; what."""
+        async with open_machines(self._demand, self._supply, store, self._view.line, self._cluster) as self._pool:
+            stopped_by = await self._work_on(store, tasks)
+        if self._pool is not None:
+            self._statistics = self._pool.statistics()
+        return stopped_by
+
+    async def _work_on(self, store: Store, tasks: Mapping[str, Sequence[Task]]) -> str | None:
         settings, say = self._settings, self._view.line
         supervisor = Supervisor(
             store,
-            worker_spec(settings, store.url),
+            worker_spec(settings, store.url, self._demand, self._supply),
             scale=Scale(minimum=settings.n_workers, maximum=settings.n_workers),
-            launcher=self._launcher(store),
+            launcher=launcher_of(
+                store,
+                say,
+                n_workers=settings.n_workers,
+                cluster=self._cluster,
+                cpus_per_worker=settings.cpus_per_worker,
+                pool=self._pool,
+            ),
         )
         async with RolloutScheduler(store, settings.scheduler, name=self._folder.name, tasks=tasks) as scheduler:
             try:
-                await supervise(supervisor, self._follow(scheduler, supervisor), say)
+                await supervise(supervisor, self._follow(store, scheduler, supervisor), say)
             except BatchLate as exc:
                 return str(exc)
         return supervisor.stopped_by
 
-    def _launcher(self, store: Store) -> Launcher:
-        settings, say = self._settings, self._view.line
-        if self._cluster is not None:
-            return cluster_launcher(self._cluster, say, cpus_per_worker=settings.cpus_per_worker)
-        return task_launcher(store, say) if settings.n_workers == 1 else process_launcher(say)
-
-    async def _follow(self, scheduler: RolloutScheduler, supervisor: Supervisor) -> None:
-        showing = asyncio.create_task(self._show(scheduler, supervisor), name="show how it goes")
+    async def _follow(self, store: Store, scheduler: RolloutScheduler, supervisor: Supervisor) -> None:
+        showing = asyncio.create_task(self._show(store, scheduler, supervisor), name="show how it goes")
         try:
             await self._train(scheduler)
         finally:
@@ -129,7 +156,7 @@ class Job:
             if every is not None and step.step % every == 0:
                 self._view.validated(await scheduler.validate())
 
-    async def _show(self, scheduler: RolloutScheduler, supervisor: Supervisor) -> None:
+    async def _show(self, store: Store, scheduler: RolloutScheduler, supervisor: Supervisor) -> None:
         manager = self._settings.train_env_manager
         while True:
             moment = Moment(
@@ -142,9 +169,18 @@ class Job:
                 n_ended=self._n_trained,
                 status=scheduler.status(),
                 reading=supervisor.reading,
+                machines=await self._machines_now(store),
+                n_waiting=None if self._pool is None else self._pool.statistics().n_waiting,
             )
             self._view.update(moment)
             await sleep(self._clock, DISPLAY_SECONDS)
+
+    async def _machines_now(self, store: Store) -> Sequence[MachineRecord]:
+        try:
+            self._machines = await machines_now(self._demand, self._supply, store, self._pool)
+        except StoreUnavailable:
+            return self._machines  # training goes on without a picture of them
+        return self._machines
 
     async def _write_timeline(self, store: Store, path: Path) -> None:
         settings = self._settings
@@ -184,6 +220,7 @@ class Job:
             tokens={fate or "open": tally.tokens.get(fate, 0) for fate in (*Fate, None)},
             seconds=seconds,
             timeline=None if timeline is None else str(timeline),
+            machines=self._statistics,
         )
 
 
@@ -212,13 +249,16 @@ async def _run_on(
     as_json: bool,
 ) -> Outcome:
     settings = _spread(given, cluster)
-    tasks = await check(settings, n_nodes=1 if cluster is None else len(cluster.working_nodes))
+    demand = await demand_of(settings)
+    tasks = await check(settings, demand, cluster, is_new=folder is None)
     if folder is None:
         folder = new_folder(given, datetime.now(UTC))
     else:
         write_settings(folder.settings, given)
+    if demand is not None:
+        demand = replace(demand, run=folder.name, place=folder.path)
     with open_rollout_view(as_json=as_json) as view:
-        for note in notes(settings):
+        for note in notes(settings, demand):
             view.line(f"note: {note}")
         view.line(
             f"{settings.steps} steps of {settings.batch_size} trajectories, "
@@ -226,7 +266,7 @@ async def _run_on(
         )
         if cluster is not None:
             view.line(spread_of(settings.n_workers, cluster))
-        return await Job(settings, folder, view, cluster).run(tasks, timeline)
+        return await Job(settings, folder, view, demand, cluster=cluster).run(tasks, timeline)
 
 
 def _spread(settings: RolloutSettings, cluster: Cluster | None) -> RolloutSettings:
@@ -239,7 +279,8 @@ def _spread(settings: RolloutSettings, cluster: Cluster | None) -> RolloutSettin
 async def dry_run_job(settings: RolloutSettings) -> dict[str, list[Task]]:
     """Raise `InvalidInput` if it could not work, or not on the cluster it shall be on; its tasks by tag."""
     with on_cluster(settings.ray, settings.store or LOCAL_STORE, settings.cpus_per_worker) as cluster:
-        return await check(_spread(settings, cluster), n_nodes=1 if cluster is None else len(cluster.working_nodes))
+        spread = _spread(settings, cluster)
+        return await check(spread, await demand_of(spread), cluster)
 
 
 def settled(

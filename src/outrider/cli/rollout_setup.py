@@ -1,20 +1,38 @@
 """From the settings of `outrider rollout` to what its parts take, and what is checked before anything starts."""
 
 import asyncio
+import math
 from collections.abc import Mapping
+from pathlib import Path
 
 from msgspec.structs import replace
 
+from outrider.cli.machine_settings import MachineSettings
+from outrider.cli.machines import (
+    AROUND_SECONDS,
+    LONG_SECONDS,
+    Demand,
+    check_machines,
+    check_places,
+    idle_machine_settings,
+    limits_on_machines,
+    supply_spec,
+    uses_machines,
+    without_effect,
+)
 from outrider.cli.rollout_config import RolloutSettings
+from outrider.cluster.cluster import Cluster
 from outrider.core.errors import InvalidInput
 from outrider.core.memory import available_bytes
 from outrider.core.task import Task
-from outrider.env.registry import GYMNASIUM, bundled_tasks
+from outrider.env import needs_of
+from outrider.env.registry import GYMNASIUM, bundled_tasks, environments_of
 from outrider.evaluate.benchmark import read_benchmark
 from outrider.policy import Sampling
 from outrider.policy.spec import PolicySpec
 from outrider.runner import RunnerConfig, StageLimits
 from outrider.runner.kit import EnvironmentSpec, EpisodeSpec, check_episodes
+from outrider.runner.machines import SupplySpec
 from outrider.runner.worker import WorkerSpec
 from outrider.train.config import CustomEnv, warnings_of
 from outrider.train.filters import Filters
@@ -48,7 +66,51 @@ def environment_spec(tag: str, custom: CustomEnv) -> EnvironmentSpec:
     )
 
 
-def episode_spec(settings: RolloutSettings) -> EpisodeSpec:
+async def demand_of(settings: RolloutSettings) -> Demand | None:
+    """What the run wants of machines, before it has a name; None: none of its tags uses any.
+
+    A member holds its machine while it is set up, played and scored, and while model calls are paused meanwhile.
+    """
+    machines = settings.machine_settings
+    environments = {tag: environment_spec(tag, settings.env_of(tag)) for tag in settings.tags}
+    on_machines = [tag for tag, spec in environments.items() if await _acts_on_machines(machines, tag, spec)]
+    if not on_machines:
+        return None
+    managers = [manager for manager in (settings.train_env_manager, settings.val_env_manager) if manager is not None]
+    n_acting = sum(manager.partition.get(tag, 0) * manager.n_seats for manager in managers for tag in on_machines)
+    hold = settings.trajectory_seconds + 2 * settings.turn_seconds + settings.sync_seconds + AROUND_SECONDS
+    return Demand(
+        settings=machines,
+        environments=tuple(dict.fromkeys(environments[tag].name for tag in on_machines)),
+        n_at_once=settings.n_slots * settings.n_workers,
+        n_workers=settings.n_workers,
+        n_slots=settings.n_slots,
+        n_own=max(min(settings.n_slots, n_acting), 1),
+        hold_seconds=hold if math.isfinite(hold) else LONG_SECONDS,
+        run="check",
+        place=Path(settings.output_dir),
+    )
+
+
+async def _acts_on_machines(machines: MachineSettings, tag: str, spec: EnvironmentSpec) -> bool:
+    """Whether the tag gets machines: of the user's own environments, those that say what they need."""
+    if ":" not in spec.name or not machines.are_asked_for:
+        return uses_machines(machines, spec.name)
+    try:
+        environments = environments_of(spec.name, spec.config)
+    except InvalidInput as exc:
+        raise InvalidInput(f"tag {tag}: {exc}") from exc
+    try:
+        return needs_of(environments) is not None
+    finally:
+        await environments.close()
+
+
+def episode_spec(
+    settings: RolloutSettings, demand: Demand | None = None, supply: SupplySpec | None = None
+) -> EpisodeSpec:
+    acting = () if demand is None else demand.environments
+    environments = {tag: environment_spec(tag, settings.env_of(tag)) for tag in settings.tags}
     policy = PolicySpec(
         model=settings.model,
         base_urls=settings.base_urls,
@@ -67,14 +129,17 @@ def episode_spec(settings: RolloutSettings) -> EpisodeSpec:
         team=settings.team,
         policy=policy,
         policies=policies,
-        environments={tag: environment_spec(tag, settings.env_of(tag)) for tag in settings.tags},
+        environments={tag: replace(spec, on_machines=spec.name in acting) for tag, spec in environments.items()},
         sampling=sampling,
         max_turns=settings.max_turns,
         max_context_tokens=settings.max_context_tokens,
+        supply=supply,
     )
 
 
-def worker_spec(settings: RolloutSettings, store_url: str) -> WorkerSpec:
+def worker_spec(
+    settings: RolloutSettings, store_url: str, demand: Demand | None = None, supply: SupplySpec | None = None
+) -> WorkerSpec:
     limits = StageLimits(
         setup_seconds=settings.turn_seconds,
         score_seconds=settings.turn_seconds,
@@ -82,22 +147,29 @@ def worker_spec(settings: RolloutSettings, store_url: str) -> WorkerSpec:
         trajectory_seconds=settings.trajectory_seconds,
     )
     config = RunnerConfig(
-        max_env_num_per_worker=settings.n_slots, tags=settings.tags, grace_seconds=GRACE_SECONDS, limits=limits
+        max_env_num_per_worker=settings.n_slots,
+        tags=settings.tags,
+        grace_seconds=GRACE_SECONDS,
+        limits=limits_on_machines(limits, supply),
     )
     return WorkerSpec(
         store_url=store_url,
-        episodes=episode_spec(settings),
+        episodes=episode_spec(settings, demand, supply),
         config=config,
         tells_claims=False,
     )
 
 
-async def check(settings: RolloutSettings, *, n_nodes: int = 1) -> dict[str, list[Task]]:
-    """Raise `InvalidInput` if it could not work on so many machines like this; the tasks of the tags that have some."""
+async def check(
+    settings: RolloutSettings, demand: Demand | None = None, cluster: Cluster | None = None, *, is_new: bool = True
+) -> dict[str, list[Task]]:
+    """Raise `InvalidInput` if it could not work here, or on the cluster; the tasks of the tags that have some."""
     if settings.n_workers > 1 and (settings.store or "").startswith("memory:"):
         raise InvalidInput("a memory:// store lives in one process; give a sqlite:/// or postgresql:// store")
     Filters(settings.filters)
-    spec = episode_spec(settings)
+    check_places(demand, cluster)
+    supply = supply_spec(demand)
+    spec = episode_spec(settings, demand, supply)
     await check_episodes(replace(spec, environments={}))
     tasks = {}
     for tag, environment in spec.environments.items():
@@ -112,8 +184,10 @@ async def check(settings: RolloutSettings, *, n_nodes: int = 1) -> dict[str, lis
             await check_episodes(alone, tasks[tag] or [Task(task_id=tag)])
         except InvalidInput as exc:
             raise InvalidInput(f"tag {tag}: {exc}") from exc
-    available = available_bytes()
-    check_memory(settings, None if available is None else available * n_nodes)
+    available, n_nodes = available_bytes(), 1 if cluster is None else len(cluster.working_nodes)
+    check_memory(settings, None if available is None else available * n_nodes, demand)
+    if is_new:  # else its pool takes over machines that are there, and checks for the rest
+        await check_machines(demand, supply, cluster)
     return {tag: found for tag, found in tasks.items() if found}
 
 
@@ -128,12 +202,14 @@ def tasks_of(environment: str, custom: CustomEnv, *, seed: int) -> list[Task]:
     return [task for task in found if task.question]
 
 
-def check_memory(settings: RolloutSettings, available: int | None) -> None:
-    """Refuse more environments than there is memory for, if that is known."""
+def check_memory(settings: RolloutSettings, available: int | None, demand: Demand | None = None) -> None:
+    """Refuse more environments than there is memory for, if that is known. What is on a machine is not here."""
     n_envs = settings.n_slots * settings.n_workers
     share = settings.train_env_manager.partition
     names = {tag: environment_spec(tag, settings.env_of(tag)).name for tag in share}
-    each = SLOT_BYTES + sum(ENVIRONMENT_BYTES.get(names[tag], 0) * n_groups for tag, n_groups in share.items()) // sum(
+    acting = () if demand is None else demand.environments
+    sizes = {name: n_bytes for name, n_bytes in ENVIRONMENT_BYTES.items() if name not in acting}
+    each = SLOT_BYTES + sum(sizes.get(names[tag], 0) * n_groups for tag, n_groups in share.items()) // sum(
         share.values()
     )
     if available is None or n_envs * each <= available:
@@ -153,9 +229,9 @@ def _size(n_bytes: float) -> str:
     return f"{n_bytes:,.0f} TiB"
 
 
-def notes(settings: RolloutSettings) -> list[str]:
+def notes(settings: RolloutSettings, demand: Demand | None = None) -> list[str]:
     """What is allowed, and should be known."""
-    found = warnings_of(settings)
+    found = [*warnings_of(settings), *_idle_settings(settings.machine_settings, demand)]
     at_once = settings.n_slots * settings.n_workers
     if at_once < settings.n_envs:
         needed = settings.train_env_manager.n_workers
@@ -164,3 +240,11 @@ def notes(settings: RolloutSettings) -> list[str]:
             f"at once; --workers {needed} or a greater max_env_num_per_worker runs all"
         )
     return found
+
+
+def _idle_settings(machines: MachineSettings, demand: Demand | None) -> list[str]:
+    if demand is not None:
+        return idle_machine_settings(demand)
+    defaults = MachineSettings()
+    idle = [name for name in defaults.__struct_fields__ if getattr(machines, name) != getattr(defaults, name)]
+    return without_effect(idle, ": no tag acts on machines")

@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from outrider.cli.machine_view import machine_rows
 from outrider.cli.rollout_job import Outcome
 
 
@@ -18,6 +19,8 @@ def print_outcome(outcome: Outcome) -> None:
     generated = sum(outcome.tokens.values())
     fates = "\n".join(f"{n:,} {fate}" for fate, n in outcome.tokens.items() if n)
     table.add_row("tokens generated", f"{generated:,}, of which\n{fates}" if fates else "0")
+    for name, value in machine_rows(outcome.machines):
+        table.add_row(name, value)
     console.print(table)
     if outcome.timeline is not None:
         console.print(f"Slots over time: {outcome.timeline}", highlight=False, soft_wrap=True)

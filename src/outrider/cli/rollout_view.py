@@ -1,7 +1,7 @@
 """What `outrider rollout` shows while it runs: a live picture on a terminal, a line a step in a pipe."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,11 +14,13 @@ from rich.text import Text
 
 from outrider.cli.ledgers import counts_text
 from outrider.cli.live import LiveBar
+from outrider.cli.machine_view import machine_counts, machines_table
 from outrider.cli.options import print_json
 from outrider.cli.rollout_trainer import Step
 from outrider.cli.run_view import Pace, Rates
 from outrider.core.account import Fate
 from outrider.core.clock import utc
+from outrider.core.machine import MachineRecord
 from outrider.runner.meter import Reading
 from outrider.train.status import SchedulerStatus, what_blocks
 from outrider.train.validation import ValidationResult
@@ -44,6 +46,9 @@ class Moment:
     """Trajectories that were trained on."""
     status: SchedulerStatus
     reading: Reading
+    machines: Sequence[MachineRecord] = ()
+    n_waiting: int | None = None
+    """Members that wait for a machine; None: they share no pool that we know of."""
 
 
 class RolloutView(Protocol):
@@ -112,7 +117,8 @@ class LiveRolloutView(LiveBar):
 
     def update(self, now: Moment) -> None:
         rates = self._pace.add(now)
-        self.show(now.n_done, now.n_steps, moment_table(now, self._latest, rates), *_blocking(now))
+        machines = machines_table(now.machines, now.at)
+        self.show(now.n_done, now.n_steps, moment_table(now, self._latest, rates), *_blocking(now), *machines)
 
 
 def moment_table(now: Moment, latest: Step | None, rates: Rates) -> Table:
@@ -123,6 +129,8 @@ def moment_table(now: Moment, latest: Step | None, rates: Rates) -> Table:
     table.add_column(overflow="fold")
     table.add_row("batch", Text(_batch_text(status)))
     table.add_row("slots", Text(_slots_text(now)))
+    if counts := machine_counts(now.machines, now.n_waiting):
+        table.add_row("machines", Text(", ".join(counts)))
     dropped = ((f"dropped as {fate}", n) for fate, n in status.dropped.items())
     table.add_row("groups", counts_text((("open", status.n_opened), ("complete", status.n_complete), *dropped)))
     table.add_row("tokens", counts_text((fate, status.tokens.get(fate, 0)) for fate in Fate))
@@ -140,7 +148,10 @@ def _batch_text(status: SchedulerStatus) -> str:
 
 def _slots_text(now: Moment) -> str:
     n_busy = sum(now.status.phases.values())
-    phases = counts_text((phase, now.status.phases.get(phase, 0)) for phase in Phase)
+    counts = {phase: now.status.phases.get(phase, 0) for phase in Phase}
+    if not counts[Phase.MACHINE]:
+        del counts[Phase.MACHINE]  # most runs have no machines
+    phases = counts_text(counts.items())
     return f"{n_busy} of {now.n_slots} busy: {phases}"
 
 

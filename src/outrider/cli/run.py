@@ -1,16 +1,16 @@
 """`outrider run`."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from outrider.cli.options import cpus_option, json_option, print_json, ray_option, run
 from outrider.cli.run_config import read_config
-from outrider.cli.run_options import MACHINES, flag, given_settings, mapping, setting
+from outrider.cli.run_options import BORROWED, Option, SectionedCommand, flag, given_settings, mapping, setting
 
-_SECTIONS: Mapping[str, tuple[Callable[[Any], Any], ...]] = {
+_SECTIONS: Mapping[str, tuple[Option, ...]] = {
     "What to run": (
         setting("mode", str, "Environment: math, py, rag, web, osworld, a game such as FrozenLake, or module:Class."),
         setting("data", str, "Benchmark file: JSONL, JSON, CSV, Parquet, hf:NAME. Without it: the bundled tasks."),
@@ -68,9 +68,7 @@ _SECTIONS: Mapping[str, tuple[Callable[[Any], Any], ...]] = {
         setting("completion_price", float, "Money per million completion tokens."),
     ),
     "Machines (mode osworld; py and web if asked for)": (
-        flag("use_vm_pool", "All rollouts share a pool of machines; without it each has its own."),
-        setting("pool_name", str, "Share the pool that `outrider pool serve` has under this name."),
-        *MACHINES,
+        *BORROWED,
         setting("action_space", click.Choice(["computer_13", "pyautogui"]), "How actions are written."),
         setting("observation_type", str, "screenshot, a11y_tree, screenshot_a11y_tree, terminal."),
         setting("client_password", str, "Password of the user in the machine."),
@@ -78,34 +76,7 @@ _SECTIONS: Mapping[str, tuple[Callable[[Any], Any], ...]] = {
 }
 
 
-class _SectionedCommand(click.Command):
-    """Shows its many options under headings."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        options = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
-        for title, settings in _SECTIONS.items():
-            names = [name for name in map(_name_of, settings) if name in options]
-            with formatter.section(title):
-                formatter.write_dl([record for name in names if (record := options.pop(name))])
-        with formatter.section("Options"):
-            formatter.write_dl([record for record in options.values() if record])
-
-
-def _name_of(setting: Callable[[Any], Any]) -> str | None:
-    """The name of the option that a decorator adds."""
-    (option,) = setting(lambda: None).__click_params__
-    name: str | None = option.name
-    return name
-
-
-def _with_settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed([option for options in _SECTIONS.values() for option in options]):
-        function = option(function)
-    return function
-
-
-@click.command("run", cls=_SectionedCommand)
-@_with_settings
+@click.command("run", cls=SectionedCommand, sections=_SECTIONS)
 @click.option("--config", "config_file", metavar="FILE.yaml", help="Settings from a file; flags go over them.")
 @click.option(
     "--resume",

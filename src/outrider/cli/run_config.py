@@ -1,5 +1,6 @@
 """What `outrider run` was asked to do: flags over a YAML file over defaults, checked as a whole."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from msgspec import Struct
 
 from outrider.agent.chat import MAX_TURNS
 from outrider.agent.mcp import McpServer
+from outrider.cli.machine_settings import MachineSettings
 from outrider.core.errors import InvalidInput
 from outrider.core.settings import read_yaml, settings_of
 
@@ -19,13 +21,13 @@ class PolicySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     base_url: tuple[str, ...] = ()
 
 
-class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of a run. A YAML file names them as here; flags are the same with dashes.
+class RunConfig(MachineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings of a run and of its machines. A YAML file names them as here; flags are the same with dashes.
 
     `num_rollouts` is how many rollouts run at once; `timeout` is per attempt, in seconds. `env` is the configuration of
     the environment, `scorer` a shorthand for `env.scorer`; `mcp`, servers whose tools are offered too, has no flag.
     `policies` are those beside the run's own, for teams; a budget is for the calls of all, at the same prices.
-    `team` are settings of a team, `machine` those of the machines' provider, `pool` those of the pool: `PoolConfig`.
+    `team` are settings of a team; `action_space`, `observation_type` and `client_password` are for osworld.
     With `ray`, the address of a Ray cluster, workers are actors there; empty, it is the one of RAY_ADDRESS, or one that
     is started here for the run. Each reserves `cpus_per_worker`.
     """
@@ -70,23 +72,13 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     prompt_price: float = 0.0
     completion_price: float = 0.0
 
-    use_vm_pool: bool = False
-    num_vms: int = 3
-    pool_name: str | None = None
-    path_to_vm: str | None = None
-    provider_name: str | None = None
     action_space: str = "computer_13"
     observation_type: str = "screenshot"
-    screen_width: int | None = None
-    screen_height: int | None = None
-    headless: bool = False
-    snapshot_name: str | None = None
     client_password: str = "password"  # noqa: S105 the default of the images in use
-    machine: Mapping[str, Any] = {}
-    pool: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
-        for field in ("num_rollouts", "samples_per_task", "workers", "max_attempts", "max_turns", "num_vms"):
+        MachineSettings.__post_init__(self)
+        for field in ("num_rollouts", "samples_per_task", "workers", "max_attempts", "max_turns"):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise InvalidInput(f"{field} is {value}; give 1 or more")
@@ -107,23 +99,13 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """As many as were asked for; else one, which on a cluster becomes one for each node."""
         return self.workers or 1
 
+    @property
+    def n_slots(self) -> int:
+        """How many rollouts a worker runs at once."""
+        return math.ceil(self.num_rollouts / self.n_workers)
 
-MACHINE_FIELDS = (
-    "use_vm_pool",
-    "num_vms",
-    "pool_name",
-    "path_to_vm",
-    "provider_name",
-    "action_space",
-    "observation_type",
-    "screen_width",
-    "screen_height",
-    "headless",
-    "snapshot_name",
-    "client_password",
-    "machine",
-    "pool",
-)
+
+MACHINE_FIELDS = (*MachineSettings.__struct_fields__, "action_space", "observation_type", "client_password")
 """Settings that only a mode with machines uses."""
 
 

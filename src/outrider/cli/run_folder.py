@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from outrider.cli.machine_settings import HOW_FAST
 from outrider.cli.run_config import RunConfig
 from outrider.core.errors import InvalidInput
 from outrider.evaluate.plan import PLAN_FILE, Identity, load_identity
@@ -20,7 +21,7 @@ STORE_FILE = "store.db"
 MAY_CHANGE = frozenset({
     "data", "num_rollouts", "workers", "output_dir", "name", "store", "base_url", "max_retries", "record", "limit",
     "budget_tokens", "budget_money", "budget_seconds", "prompt_price", "completion_price", "client_password",
-    "use_vm_pool", "num_vms", "pool_name", "pool", "headless", "ray", "cpus_per_worker",
+    "ray", "cpus_per_worker", *HOW_FAST,
 })  # fmt: skip
 """Settings that change how fast or how far a run goes, but not what its results mean; tasks are compared themselves."""
 

@@ -3,20 +3,28 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, structs
 
 from outrider.cli.leases import take_leases_of_the_dead
+from outrider.cli.machines import (
+    Demand,
+    check_machines,
+    check_places,
+    launcher_of,
+    machines_now,
+    open_machines,
+    supply_spec,
+)
 from outrider.cli.options import on_cluster, opened
 from outrider.cli.run_config import RunConfig
 from outrider.cli.run_folder import RunFolder, folder_to_resume, lasting_settings, new_folder
-from outrider.cli.run_machines import check_machines, check_places, machines_now, open_machines, supply_spec
 from outrider.cli.run_setup import (
     budget_left,
     check_mode,
+    demand_of,
     episode_spec,
     idle_settings,
     read_tasks,
@@ -27,7 +35,6 @@ from outrider.cli.run_setup import (
 from outrider.cli.run_view import Progressing, RunView, open_run_view
 from outrider.cli.supervision import supervise
 from outrider.cluster.cluster import Cluster
-from outrider.cluster.rollouts.launcher import cluster_launcher
 from outrider.cluster.rollouts.opening import LOCAL_STORE, spread_of
 from outrider.cluster.rollouts.shares import Shares
 from outrider.core.clock import SystemClock
@@ -45,9 +52,8 @@ from outrider.policy.budget import Purse
 from outrider.policy.spec import Budget
 from outrider.pool import MachinePool, PoolStatistics
 from outrider.runner.kit import check_episodes
-from outrider.runner.machines import SupplySpec
 from outrider.runner.meter import Reading
-from outrider.runner.supervisor import Launcher, Scale, Supervisor, process_launcher, task_launcher
+from outrider.runner.supervisor import Scale, Supervisor
 from outrider.store import Store
 
 DISPLAY_SECONDS = 0.5
@@ -63,13 +69,14 @@ class Job:
         folder: RunFolder,
         plan: Plan,
         view: RunView,
-        supply: SupplySpec | None,
+        demand: Demand | None,
         *,
         cluster: Cluster | None,
     ) -> None:
         self._config = config
         self._cluster = cluster
-        self._supply = supply
+        self._demand = demand
+        self._supply = supply_spec(demand, cluster)
         self._pool: MachinePool | Shares | None = None
         self.statistics: PoolStatistics | None = None
         self._folder = folder
@@ -118,27 +125,27 @@ class Job:
         self._purse = Purse(budget, self._clock)
         tag = tag_of(self._config, self._plan.run)
         episodes = episode_spec(self._config, tag, budget, self._supply)
-        async with open_machines(self._config, self._supply, store, self._view.line, self._cluster) as self._pool:
+        say = self._view.line
+        async with open_machines(self._demand, self._supply, store, say, self._cluster) as self._pool:
             supervisor = Supervisor(
                 store,
                 worker_spec(self._config, store.url, episodes, tag),
                 scale=Scale(minimum=self._config.n_workers, maximum=self._config.n_workers),
-                launcher=self._launcher(store),
+                launcher=launcher_of(
+                    store,
+                    say,
+                    n_workers=self._config.n_workers,
+                    cluster=self._cluster,
+                    cpus_per_worker=self._config.cpus_per_worker,
+                    pool=self._pool,
+                ),
             )
-            await supervise(supervisor, self._follow(store, results, supervisor), self._view.line)
+            await supervise(supervisor, self._follow(store, results, supervisor), say)
         if self._pool is not None:
             self.statistics = self._pool.statistics()
         while await self._collect(store, results, wait=0.0):
             continue
         return supervisor.stopped_by or self._stopped_by
-
-    def _launcher(self, store: Store) -> Launcher:
-        say = self._view.line
-        if self._cluster is not None:
-            launcher = partial(cluster_launcher, self._cluster, say, cpus_per_worker=self._config.cpus_per_worker)
-            pool = self._pool
-            return launcher(choose=pool.choose, berths=pool.berths) if isinstance(pool, Shares) else launcher()
-        return task_launcher(store, say) if self._config.n_workers == 1 else process_launcher(say)
 
     async def _follow(self, store: Store, results: ResultsFile, supervisor: Supervisor) -> None:
         while self.n_left:
@@ -192,7 +199,7 @@ class Job:
                 mean_reward=self._board.mean_reward,
                 reading=supervisor.reading,
                 slowest=sorted(slowest, key=lambda item: -item[1]),
-                machines=await machines_now(self._config, self._supply, store, self._pool),
+                machines=await machines_now(self._demand, self._supply, store, self._pool),
                 n_waiting=None if self._pool is None else self._pool.statistics().n_waiting,
             )
         )
@@ -222,7 +229,7 @@ async def _run_on(cluster: Cluster | None, given: RunConfig, *, resume: str | No
     config = _spread(given, cluster)
     tasks = await check_job(config, cluster, is_new=resume is None)
     folder = _folder(config, tasks, resume)
-    supply = supply_spec(config, folder.name, folder.path, cluster)
+    demand = demand_of(config, folder.name, folder.path)
     plan = _plan(config, tasks, folder.name)
     if resume is None:
         folder.write_config(given)
@@ -230,12 +237,12 @@ async def _run_on(cluster: Cluster | None, given: RunConfig, *, resume: str | No
     else:
         check_same(load_identity(folder.plan), plan.identity())
     with open_run_view(as_json=as_json) as view:
-        for note in idle_settings(config):
+        for note in idle_settings(config, demand):
             view.line(f"note: {note}")
         view.line(f"{len(plan)} rollouts of {len(tasks)} tasks, {config.num_rollouts} at once, in {folder.path}")
         if cluster is not None:
             view.line(spread_of(config.n_workers, cluster))
-        job = Job(config, folder, plan, view, supply, cluster=cluster)
+        job = Job(config, folder, plan, view, demand, cluster=cluster)
         summary, stopped_by = await job.run()
     complete = summary.total.n >= len(plan)
     return Outcome(
@@ -264,12 +271,13 @@ async def dry_run_job(config: RunConfig) -> list[Task]:
 async def check_job(config: RunConfig, cluster: Cluster | None = None, *, is_new: bool = True) -> list[Task]:
     """Raise `InvalidInput` if the run could not work; its tasks."""
     check_mode(config)
-    check_places(config, cluster)
+    demand = demand_of(config, "check", Path(config.output_dir))
+    check_places(demand, cluster)
     tasks = await asyncio.to_thread(read_tasks, config)
-    supply = supply_spec(config, "check", Path(config.output_dir))
+    supply = supply_spec(demand)
     await check_episodes(episode_spec(config, config.mode, Budget(), supply), tasks)
     if is_new:  # else its pool takes over machines that are there, and checks for the rest
-        await check_machines(config, supply, cluster)
+        await check_machines(demand, supply, cluster)
     return tasks
 
 
@@ -280,7 +288,7 @@ def _plan(config: RunConfig, tasks: Sequence[Task], run: str) -> Plan:
         samples_per_task=config.samples_per_task,
         seed=config.seed,
         tag=tag_of(config, run),
-        config=rollout_config(config, supply_spec(config, run, Path(config.output_dir))),
+        config=rollout_config(config, supply_spec(demand_of(config, run, Path(config.output_dir)))),
         settings=lasting_settings(config),
     )
 

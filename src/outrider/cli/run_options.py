@@ -1,16 +1,19 @@
-"""Options that stand for settings of a run, and those of its machines, which `outrider pool serve` has too."""
+"""Options that stand for settings of a run, and those of machines, which several commands have."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from outrider.cli.run_config import MAPPINGS, RunConfig, env_setting, policy_setting
 
+Option = Callable[[Any], Any]
+"""A decorator that adds an option to a command."""
+
 _DEFAULTS = RunConfig()
 
 
-def setting(name: str, kind: Any, text: str, **attributes: Any) -> Callable[[Any], Any]:
+def setting(name: str, kind: Any, text: str, **attributes: Any) -> Option:
     """A flag for one setting. Its default stands in `RunConfig`, so that a configuration file can give it too."""
     default = getattr(_DEFAULTS, name)
     shown = "" if default in (None, (), "", False) else f"  [default: {default}]"
@@ -18,11 +21,11 @@ def setting(name: str, kind: Any, text: str, **attributes: Any) -> Callable[[Any
     return click.option(flag, name, type=kind, default=None, help=text + shown, **attributes)
 
 
-def flag(name: str, text: str) -> Callable[[Any], Any]:
+def flag(name: str, text: str) -> Option:
     return click.option(f"--{name.replace('_', '-')}", name, is_flag=True, default=None, help=text)
 
 
-def mapping(name: str, text: str) -> Callable[[Any], Any]:
+def mapping(name: str, text: str) -> Option:
     return click.option(f"--{name}", name, multiple=True, metavar="NAME=VALUE", help=text)
 
 
@@ -41,10 +44,49 @@ MACHINES = (
 )
 """Which machines, and how many."""
 
+BORROWED = (
+    flag("use_vm_pool", "All rollouts share a pool of machines; without it each has its own."),
+    setting("pool_name", str, "Share the pool that `outrider pool serve` has under this name."),
+    *MACHINES,
+)
+"""The same for who runs rollouts on them: and whose."""
 
-def given_settings(flags: dict[str, Any]) -> dict[str, Any]:
-    """The settings among the values of a command's options."""
-    given = {name: value for name, value in flags.items() if name not in MAPPINGS and value not in (None, ())}
-    texts = {name: flags.get(name) or () for name in MAPPINGS}
-    given |= {name: dict(env_setting(text, f"--{name}") for text in texts[name]) for name in MAPPINGS}
-    return given | {"policies": dict(map(policy_setting, flags.get("policies") or ()))}
+
+def given_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run among the values of a command's options."""
+    return _given(flags, MAPPINGS) | {"policies": dict(map(policy_setting, flags.get("policies") or ()))}
+
+
+def given_machines(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings among the values of a command's options, where only those of machines hold settings themselves."""
+    return _given(flags, ("machine", "pool"))
+
+
+def _given(flags: Mapping[str, Any], mappings: tuple[str, ...]) -> dict[str, Any]:
+    given = {name: value for name, value in flags.items() if name not in mappings and value not in (None, ())}
+    texts = {name: flags.get(name) or () for name in mappings}
+    return given | {name: dict(env_setting(text, f"--{name}") for text in texts[name]) for name in mappings}
+
+
+class SectionedCommand(click.Command):
+    """A command that shows its many options under headings: `sections`, which add them, by title."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, tuple[Option, ...]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sections = {title: [_of(option) for option in options] for title, options in sections.items()}
+        self.params = [*(option for options in self._sections.values() for option in options), *self.params]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = {param.name: param.get_help_record(ctx) for param in self.get_params(ctx)}
+        for title, settings in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([record for option in settings if (record := options.pop(option.name))])
+        with formatter.section("Options"):
+            formatter.write_dl([record for record in options.values() if record])
+
+
+def _of(option: Option) -> click.Option:
+    """The option that a decorator adds."""
+    (added,) = option(lambda: None).__click_params__
+    assert isinstance(added, click.Option)
+    return added

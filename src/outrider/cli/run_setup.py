@@ -2,13 +2,23 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
 from outrider.agent.chat import MAX_TURNS
+from outrider.cli.machines import (
+    AROUND_SECONDS,
+    LONG_SECONDS,
+    OSWORLD,
+    Demand,
+    idle_machine_settings,
+    limits_on_machines,
+    uses_machines,
+    without_effect,
+)
 from outrider.cli.run_config import MACHINE_FIELDS, RunConfig
-from outrider.cli.run_machines import LEAST_WAIT_SECONDS, OSWORLD, idle_machine_settings, slots, uses_machines
 from outrider.core.errors import InvalidInput
 from outrider.core.rollout import RolloutConfig
 from outrider.core.task import Task
@@ -32,14 +42,30 @@ def check_mode(config: RunConfig) -> None:
         )
 
 
-def idle_settings(config: RunConfig) -> list[str]:
+def demand_of(config: RunConfig, run: str, place: Path) -> Demand | None:
+    """What the run wants of machines; None: it has none."""
+    if not uses_machines(config, config.mode):
+        return None
+    return Demand(
+        settings=config,
+        environments=(config.mode,),
+        n_at_once=config.num_rollouts,
+        n_workers=config.n_workers,
+        n_slots=config.n_slots,
+        n_own=config.n_slots,
+        hold_seconds=LONG_SECONDS if config.timeout is None else config.timeout + AROUND_SECONDS,
+        run=run,
+        place=place,
+    )
+
+
+def idle_settings(config: RunConfig, demand: Demand | None) -> list[str]:
     """What the user should know about settings that do nothing in this mode."""
-    if uses_machines(config):
-        return idle_machine_settings(config)
+    if demand is not None:
+        return idle_machine_settings(demand)
     defaults = RunConfig()
     idle = [name for name in MACHINE_FIELDS if getattr(config, name) != getattr(defaults, name)]
-    flags = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
-    return [f"{flags} {'has' if len(idle) == 1 else 'have'} no effect in mode {config.mode}"] if idle else []
+    return without_effect(idle, f" in mode {config.mode}")
 
 
 def read_tasks(config: RunConfig) -> list[Task]:
@@ -108,14 +134,10 @@ def _environment_config(config: RunConfig) -> dict[str, Any]:
 
 def worker_spec(config: RunConfig, store_url: str, episodes: EpisodeSpec, tag: str) -> WorkerSpec:
     """A worker of the run; the rollouts that run at once are spread over all workers."""
-    limits = StageLimits()
+    limits = limits_on_machines(StageLimits(), episodes.supply)
     if episodes.supply is not None:
-        limits = replace(
-            limits,
-            boot_seconds=episodes.supply.wait_seconds + LEAST_WAIT_SECONDS,
-            act_seconds=config.timeout or math.inf,
-        )
-    settings = RunnerConfig(max_env_num_per_worker=slots(config), tags=(tag,), limits=limits)
+        limits = replace(limits, act_seconds=config.timeout or math.inf)
+    settings = RunnerConfig(max_env_num_per_worker=config.n_slots, tags=(tag,), limits=limits)
     return WorkerSpec(store_url=store_url, episodes=episodes, config=settings, tells_claims=False)
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from outrider.cli.machine_view import machine_rows
 from outrider.cli.run_job import Outcome
 from outrider.evaluate.page import PAGE_FILE
 from outrider.evaluate.report import SUMMARY_MD, estimate_text, missing_text
 from outrider.evaluate.summary import Quantiles, Summary
-from outrider.pool import PoolStatistics
 
 
 def print_outcome(outcome: Outcome) -> None:
     console = Console()
     table = Table(title=outcome.run, title_justify="left", show_header=False)
-    for name, value in (*_rows(outcome.summary), *_machine_rows(outcome.machines)):
+    for name, value in (*_rows(outcome.summary), *machine_rows(outcome.machines)):
         table.add_row(name, value)
     console.print(table)
     console.print(missing_text(outcome.summary.total), highlight=False)
@@ -43,28 +43,6 @@ def _rows(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "tokens", f"{total.prompt_tokens:,} in, {total.completion_tokens:,} out, {total.model_calls:,} calls"
     if total.retries or total.call_retries:
         yield "repeated", f"{total.retries:,} attempts, {total.call_retries:,} calls"
-
-
-def _machine_rows(counted: PoolStatistics | None) -> Iterator[tuple[str, str]]:
-    if counted is None or not counted.n_leases:
-        return
-    used = "" if counted.utilisation is None else f", {counted.utilisation:.0%} of the time that somebody wanted them"
-    yield "machines", f"{counted.n_machines} lent {counted.n_leases:,} times{used}"
-    for name, spread in (("wait for a machine", counted.wait_seconds), ("reset of a machine", counted.reset_seconds)):
-        if spread is not None:
-            yield name, f"p50 {spread.p50:.3g} s, p95 {spread.p95:.3g} s, max {spread.greatest:.3g} s"
-    failed = sum(counted.n_failures.values())
-    if lost := [
-        f"{n} {what}"
-        for n, what in (
-            (counted.n_deaths, "died"),
-            (counted.n_revokes, "taken away"),
-            (failed, "failures"),
-            (counted.n_leaks, "left behind"),
-        )
-        if n
-    ]:
-        yield "trouble with machines", ", ".join(lost)
 
 
 def _spread(spread: Quantiles | None) -> str:

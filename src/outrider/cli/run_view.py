@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from outrider.cli.live import LiveBar
-from outrider.core.machine import MachineRecord, MachineState
+from outrider.cli.machine_view import machine_counts, machines_table, short
+from outrider.core.machine import MachineRecord
 from outrider.core.status import RolloutStatus
 from outrider.evaluate.results import ResultLine
 from outrider.runner.meter import Reading
@@ -20,9 +21,6 @@ from outrider.runner.meter import Reading
 RATE_WINDOW_SECONDS = 10.0
 PLAIN_SECONDS = 5.0
 """How often a plain view tells how far a long run is."""
-
-MAX_MACHINES = 12
-"""Machines that a live view shows."""
 
 FEW = 50
 """Up to so many rollouts, a plain view tells the end of each."""
@@ -141,7 +139,7 @@ class LiveRunView(LiveBar):
     def update(self, now: Progressing) -> None:
         rates = self._pace.add(now)
         counts = Text(f"{progress_text(now)}; {rates_text(rates, now)}")
-        self.show(now.n_ended, now.n_total, counts, *_slowest_table(now), *_machines_table(now))
+        self.show(now.n_ended, now.n_total, counts, *_slowest_table(now), *machines_table(now.machines, now.at))
 
 
 @contextmanager
@@ -156,7 +154,7 @@ def open_run_view(*, as_json: bool) -> Iterator[RunView]:
 
 def ended_line(line: ResultLine) -> str:
     """How one rollout ended, in a line."""
-    name = _short(line.rollout_id)
+    name = short(line.rollout_id)
     if line.status is RolloutStatus.SUCCEEDED:
         reward = "no score" if line.reward is None else f"reward {line.reward:g}"
         return f"✅ {name} {reward}"
@@ -165,18 +163,9 @@ def ended_line(line: ResultLine) -> str:
     return f"❌ {name} {line.status}{why}"
 
 
-def _short(rollout_id: str) -> str:
-    """The part of an id that is not the run's name."""
-    return rollout_id.rpartition("/")[2]
-
-
 def progress_text(now: Progressing) -> str:
     parts = [f"{now.n_running} running", f"{now.n_failed} failed", f"{now.n_retries} retried"]
-    if now.machines:
-        held = sum(machine.state is MachineState.LEASED for machine in now.machines)
-        parts.append(f"{held} of {len(now.machines)} machines in use")
-    if now.n_waiting:
-        parts.append(f"{now.n_waiting} waiting for one")
+    parts += machine_counts(now.machines, now.n_waiting)
     if now.mean_reward is not None:
         parts.append(f"mean score {now.mean_reward:.3f}")
     return ", ".join(parts)
@@ -193,18 +182,5 @@ def _slowest_table(now: Progressing) -> list[Table]:
         return []
     table = Table("slowest running", "seconds", box=None, header_style="dim")
     for rollout_id, seconds in now.slowest:
-        table.add_row(_short(rollout_id), f"{seconds:.0f}")
-    return [table]
-
-
-def _machines_table(now: Progressing) -> list[Table]:
-    if not now.machines:
-        return []
-    table = Table("machine", "state", "holder", "uses", "seconds", box=None, header_style="dim")
-    for one in now.machines[:MAX_MACHINES]:
-        holder = _short(one.holder or "") if one.state is MachineState.LEASED else ""
-        seconds = f"{max(now.at - one.moved_at.timestamp(), 0.0):.0f}"
-        table.add_row(one.machine_id, one.state.value, holder, str(one.n_uses), seconds)
-    if len(now.machines) > MAX_MACHINES:
-        table.add_row(f"… {len(now.machines) - MAX_MACHINES} more", "", "", "", "")
+        table.add_row(short(rollout_id), f"{seconds:.0f}")
     return [table]

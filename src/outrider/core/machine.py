@@ -19,6 +19,15 @@ from typing import Any
 
 from msgspec import Struct
 
+WANTED = "machine.wanted"
+"""The name of the event by which an attempt says that it will take a machine once it has leave to begin."""
+
+AWAITED = "machine.awaited"
+"""The name of the event by which it begins to wait for its machine."""
+
+BOARDED = "machine.boarded"
+"""The name of the event by which it has got it."""
+
 
 class MachineState(StrEnum):
     """Where a machine stands."""

@@ -5,7 +5,8 @@ Invariants:
 - The attempt ends with one fenced write, which takes its last events along.
 - `close` runs whatever happened before it, shielded from cancellation and bounded.
 - An attempt of a rollout in a ledger makes no model call before it has leave, and before the policy has reached the
-  version it has leave for. No limit runs while it waits for that.
+  version it has leave for. No limit runs while it waits for that. It is set up before it asks, but for one that takes a
+  machine, which asks before: nobody holds a machine who waits for leave, so whoever waits for a machine gets one.
 - An attempt that has lost its lease writes nothing more, but for its account: what it took is counted in any case.
 - A failure that every other attempt would meet too (`stops_run`) is not recorded as this rollout's: it goes back to the
   queue, and the failure is raised to the worker, which stops.
@@ -23,6 +24,7 @@ from msgspec.structs import replace
 
 from outrider.agent import Context, Episode, EpisodeFactory, Result
 from outrider.agent.limits import TurnLimits
+from outrider.agent.protocol import takes_machine
 from outrider.agent.recorder import Recorder
 from outrider.core.account import Account
 from outrider.core.attempt import Failure
@@ -41,6 +43,7 @@ from outrider.core.errors import (
 )
 from outrider.core.event import EventKind
 from outrider.core.ledger import LEDGER_KEY, PIN_KEY
+from outrider.core.machine import WANTED
 from outrider.core.rollout import AttemptedRollout
 from outrider.core.status import AttemptStatus
 from outrider.core.tasks import uninterrupted
@@ -231,10 +234,15 @@ class AttemptRun:
     async def _result(self) -> Result:
         with boundary(AgentError, "agent"):
             episode = self._episodes(self._context)
+            on_machine = takes_machine(episode)
         try:
+            if on_machine and self._has_account:
+                self._context.log(WANTED)
+                await self._admitted()
             await self._staged(Stage.BOOT, episode.boot(self._context))
             await self._staged(Stage.SETUP, episode.setup(self._context))
-            await self._admitted()
+            if not on_machine:
+                await self._admitted()
             result = await self._staged(Stage.ACT, episode.act(self._context))
             result = await self._staged(Stage.SCORE, episode.score(self._context, result))
             return self._checked(result)

@@ -34,13 +34,15 @@ from outrider.runner.meter import Meter, MeteredPolicy
 class EnvironmentSpec(Struct, frozen=True, kw_only=True):
     """Which environment a tag stands for: a name the registry knows, and its configuration.
 
-    `system_template` takes the place of its system message, `turn_template` goes around what it says each turn.
+    `system_template` takes the place of its system message, `turn_template` goes around what it says each turn. Not
+    `on_machines`, its episodes do without, also where those of other tags have some.
     """
 
     name: str
     config: Mapping[str, Any] = {}
     system_template: str | None = None
     turn_template: str | None = None
+    on_machines: bool = True
 
 
 class EpisodeSpec(Struct, frozen=True, kw_only=True):
@@ -104,6 +106,7 @@ async def open_episodes(
             mcp=mcp,
             reopening=own.reopening,
             supply=supply,
+            without_machines=frozenset(tag for tag, kind in spec.environments.items() if not kind.on_machines),
             further=policies,
         )
         yield kit.episodes
@@ -159,7 +162,7 @@ async def check_episodes(spec: EpisodeSpec, tasks: Sequence[Task] = ()) -> None:
     for kind in spec.environments.values():
         environments = _environments(kind)
         try:
-            check_supply(spec.supply, environments, kind.name)
+            check_supply(spec.supply if kind.on_machines else None, environments, kind.name)
             await environments.check()
             for task in tasks:
                 environments.make(task)

@@ -11,11 +11,12 @@ A pure object: no clock, no I/O. The same events give the same answers. Words:
 The rule:
 
 1. *Open.* Groups open and undelivered are at most (1 + ahead) G, with ahead ≤ K.
-2. *Begin.* An environment is reset at once, but its first turn asks. A group whose clock runs may go on. Another one
-   is held while the trainer trains if more than K G live groups would then have a clock up to this version, or if the
-   next version is near: a trajectory begun just before it would lose a whole version. How near is learnt: as long as
-   batches lately waited for the bound alone, so nothing is held where the bound costs nothing. Members wait a moment
-   for the resets of their siblings, so that a group's clock starts when all of it can run.
+2. *Begin.* An environment is reset at once, but its first turn asks; one on a machine asks before it takes that. A
+   group whose clock runs may go on. Another one is held while the trainer trains if more than K G live groups would
+   then have a clock up to this version, or if the next version is near: a trajectory begun just before it would lose a
+   whole version. How near is learnt: as long as batches lately waited for the bound alone, so nothing is held where the
+   bound costs nothing. Members wait a moment for the resets of their siblings, so that a group's clock starts when all
+   of it can run.
 3. *Deliver* the G oldest complete groups as soon as, for every u, those taken with a clock up to u are at least
    live(u) - G (u + K - version): what is at the bound goes now, and no more is left than the batches still to come
    before u expires can carry.

@@ -17,6 +17,7 @@ from itertools import chain
 from outrider.core.attempt import Attempt
 from outrider.core.event import EventKind, RecordedEvent
 from outrider.core.ledger import GroupEntry, GroupState
+from outrider.core.machine import AWAITED, BOARDED, WANTED
 from outrider.core.rollout import Rollout
 from outrider.core.status import AttemptStatus, Mode
 from outrider.core.turn import RESET
@@ -139,8 +140,9 @@ class SlotSeconds:
 
     @property
     def at_work(self) -> float:
-        """The share of it in which an attempt was not idle and not held back either."""
-        return self.occupancy - self.by_phase[Phase.HELD] / self.total if self.total else 0.0
+        """The share of it in which an attempt was at work: not held back, and not waiting for a machine."""
+        waited = self.by_phase[Phase.HELD] + self.by_phase[Phase.MACHINE]
+        return self.occupancy - waited / self.total if self.total else 0.0
 
 
 async def read_timeline(
@@ -217,6 +219,10 @@ def stay_of(rollout: Rollout, attempt: Attempt, events: Sequence[RecordedEvent],
     )
 
 
+_BEGINS = {WANTED: Phase.HELD, AWAITED: Phase.MACHINE, BOARDED: Phase.RESET}
+"""What begins with an event of an attempt that takes a machine."""
+
+
 def _bars(attempt: Attempt, events: Sequence[RecordedEvent], now: datetime) -> Iterator[Bar]:
     """Each event ends a phase. What lies between the phase before it and a model call is a wait for leave to ask."""
     at, phase = 0.0, Phase.RESET
@@ -234,6 +240,9 @@ def _bars(attempt: Attempt, events: Sequence[RecordedEvent], now: datetime) -> I
             at, phase = end, Phase.HELD if event.name == RESET else Phase.MODEL
         elif event.kind is EventKind.REWARD:
             phase = Phase.SCORE
+        elif event.kind is EventKind.LOG and event.name in _BEGINS:
+            yield Bar(phase, at, end)
+            at, phase = end, _BEGINS[event.name]
     if attempt.status is AttemptStatus.SUCCEEDED:
         phase = Phase.SCORE
     yield Bar(phase, at, max(((attempt.ended_at or now) - attempt.started_at).total_seconds(), at))

@@ -24,6 +24,7 @@ MAX_BARS = 200_000
 """How many bars a page holds; about 1.5 MB."""
 
 _MEANINGS: Mapping[Phase, str] = {
+    Phase.MACHINE: "waits for a machine to be free",
     Phase.RESET: "the environment is made and reset",
     Phase.HELD: "waits for leave to ask the model",
     Phase.MODEL: "the model is asked",
@@ -69,7 +70,7 @@ def _tiles(timeline: Timeline, spent: SlotSeconds) -> Iterator[str]:
     n_batches = len({mark.batch for mark in timeline.marks if mark.kind is MarkKind.PUBLISHED})
     numbers = {
         "of the slots' time at work": f"{spent.at_work:.1%}",
-        "of it occupied, with what is held": f"{spent.occupancy:.1%}",
+        "of it occupied, with what waits": f"{spent.occupancy:.1%}",
         "slots": f"{timeline.n_slots:,}",
         "attempts": f"{len(timeline.stays):,}",
         "batches trained on": f"{n_batches:,}",
@@ -81,6 +82,8 @@ def _tiles(timeline: Timeline, spent: SlotSeconds) -> Iterator[str]:
 
 def _legend(spent: SlotSeconds) -> Iterator[str]:
     for phase in Phase:
+        if phase is Phase.MACHINE and not spent.by_phase[phase]:
+            continue  # most runs have no machines
         yield _legend_entry(phase, phase, _MEANINGS[phase], spent.by_phase[phase], spent.total)
     yield _legend_entry("idle", "idle", "no attempt in the slot", spent.idle, spent.total)
     yield '<li><i class="trainer"></i>training</li><li><i class="mark delivered"></i>batch delivered</li>'

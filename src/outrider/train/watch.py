@@ -8,10 +8,14 @@ from msgspec import Struct
 
 from outrider.core.event import EventKind
 from outrider.core.ledger import MemberProgress
+from outrider.core.machine import AWAITED, BOARDED, WANTED
 
 
 class Phase(StrEnum):
     """Where an attempt stands."""
+
+    MACHINE = "machine"
+    """It waits for a machine to be free."""
 
     RESET = "reset"
     """Its environment is being made and reset."""
@@ -51,6 +55,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
 
 _WORDS = {
+    Phase.MACHINE: "waiting for a machine",
     Phase.RESET: "resetting its environment",
     Phase.HELD: "held back by the scheduler",
     Phase.MODEL: "waiting for the model",
@@ -59,12 +64,18 @@ _WORDS = {
 }
 
 
+_BOOTING = {WANTED: Phase.MACHINE, AWAITED: Phase.MACHINE, BOARDED: Phase.RESET}
+"""What begins with an event of an attempt that takes a machine; with the first, once it has leave."""
+
+
 def phase_of(progress: MemberProgress) -> tuple[Phase, datetime]:
     """The phase of an attempt and since when it is in it, to within the second that records take to arrive."""
     if progress.asked_at is not None and not progress.is_granted:
         return Phase.HELD, progress.asked_at
     if progress.last_at is None or progress.last_kind is None:
         return Phase.RESET, progress.started_at
+    if progress.last_kind is EventKind.LOG and progress.last_name in _BOOTING:
+        return _BOOTING[progress.last_name], progress.last_at
     if progress.last_kind is EventKind.TURN:
         return Phase.ENV, progress.last_at
     if progress.last_kind in (EventKind.REWARD, EventKind.ARTIFACT):

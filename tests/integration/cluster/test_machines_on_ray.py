@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from outrider import Store, open_store
+from outrider.cli.machines import check_places, supply_spec
 from outrider.cli.run_config import RunConfig
-from outrider.cli.run_machines import check_places, supply_spec
+from outrider.cli.run_setup import demand_of
 from outrider.cluster.cluster import Cluster
 from outrider.cluster.info import NodeInfo
 from outrider.cluster.rollouts.launcher import cluster_launcher
@@ -279,23 +280,23 @@ async def test_machines_that_cannot_be_had_are_refused_and_the_node_is_named(clu
     assert not await store.query_machines()
 
 
-def test_a_pool_of_this_host_is_not_for_workers_elsewhere(cluster: Cluster):
+def test_a_pool_of_this_host_is_not_for_workers_elsewhere(cluster: Cluster, tmp_path: Path):
     with pytest.raises(InvalidInput, match=r"--pool-name mine: .* has 2 nodes; give --use-vm-pool --num-vms M"):
-        check_places(RunConfig(mode="py", pool_name="mine", ray=""), cluster)
+        check_places(demand_of(RunConfig(mode="py", pool_name="mine", ray=""), "r", tmp_path), cluster)
     with pytest.raises(InvalidInput, match=r"2 nodes would take the same machines .*; give --use-vm-pool"):
-        check_places(RunConfig(mode="osworld", provider_name="attach", ray=""), cluster)
+        check_places(demand_of(RunConfig(mode="osworld", provider_name="attach", ray=""), "r", tmp_path), cluster)
 
 
 def test_how_long_a_worker_waits_follows_from_the_smallest_share(cluster: Cluster, tmp_path: Path):
     config = RunConfig(mode="py", use_vm_pool=True, num_vms=3, num_rollouts=6, workers=2, timeout=100.0)
-    alone, shared = (supply_spec(config, "r", tmp_path, on) for on in (None, cluster))
+    alone, shared = (supply_spec(demand_of(config, "r", tmp_path), on) for on in (None, cluster))
     assert alone is not None
     assert shared is not None
     hold = alone.pool.max_hold_seconds
     assert (alone.wait_seconds, shared.wait_seconds) == (hold + 300.0, 2 * hold + 300.0)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(200)
 async def test_a_run_on_ray_outlives_a_node_and_its_share_of_the_machines(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -314,7 +315,7 @@ async def test_a_run_on_ray_outlives_a_node_and_its_share_of_the_machines(
             )
             with process:
                 try:
-                    await eventually(both_lend(store), within_seconds=40)
+                    await eventually(both_lend(store), within_seconds=80)
                     pools = {machine.pool for machine in await store.query_machines()}
                     (lost,) = [pool for pool in pools if pid_of(pool) in children(nodes.raylets[1])]
                     await asyncio.to_thread(nodes.lose)

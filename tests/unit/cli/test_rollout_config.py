@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from outrider.cli.machine_settings import MachineSettings
 from outrider.cli.rollout_config import RolloutSettings, check_same, read_settings, write_settings
 from outrider.core.errors import InvalidInput
 from outrider.train.config import EnvManagerConfig, SchedulerConfig
@@ -85,6 +87,39 @@ def test_one_worker_has_all_slots_and_several_share_them(workers: int, per_worke
         num_env_groups=6, group_size=4, group_size_redundancy=1, max_env_num_per_worker=per_worker
     )
     assert RolloutSettings(train_env_manager=manager, workers=workers).n_slots == n_slots
+
+
+def test_the_settings_of_machines_are_those_of_every_command():
+    settings, machines = RolloutSettings(), MachineSettings()
+    own = {field.name: (field.type, field.default) for field in msgspec.structs.fields(RolloutSettings)}
+    assert {field.name: (field.type, field.default) for field in msgspec.structs.fields(MachineSettings)}.items() <= (
+        own.items()
+    )
+    assert settings.machine_settings == machines
+    given = RolloutSettings(num_vms=7, machine={"disk_bytes": 3}, pool_name="desks").machine_settings
+    assert given == MachineSettings(num_vms=7, machine={"disk_bytes": 3}, pool_name="desks")
+
+
+def test_single_settings_of_a_provider_and_a_pool_go_over_those_of_the_file(file: Path):
+    file.write_text(FILE + "machine: {a: 1, b: 2}\npool: {max_uses: 3}\n")
+    read = read_settings(file, ["machine.c=3"], {"machine": {"b": 4}, "pool": {}})
+    assert (read.machine, read.pool) == ({"a": 1, "b": 4, "c": 3}, {"max_uses": 3})
+
+
+def test_a_run_goes_on_with_more_machines_and_not_with_others():
+    begun = RolloutSettings(use_vm_pool=True, num_vms=2, path_to_vm="a.qcow2")
+    faster = {"num_vms": 9, "pool": {"max_uses": 3}, "pool_name": "desks", "use_vm_pool": False, "headless": True}
+    check_same(begun, msgspec.structs.replace(begun, **faster), "mine")
+    others = {
+        "provider_name": "qemu",
+        "path_to_vm": "b",
+        "snapshot_name": "s",
+        "screen_width": 800,
+        "machine": {"a": 1},
+    }
+    for name, value in others.items():
+        with pytest.raises(InvalidInput, match=f"mine was begun with {name}"):
+            check_same(begun, msgspec.structs.replace(begun, **{name: value}), "mine")
 
 
 def test_a_run_goes_on_only_with_what_it_was_begun_with():

@@ -5,21 +5,29 @@ from typing import Any
 
 import pytest
 
+from outrider.cli.machines import supply_spec
 from outrider.cli.rollout_config import RolloutSettings
 from outrider.cli.rollout_setup import (
     SLOT_BYTES,
     available_bytes,
     check,
     check_memory,
+    demand_of,
     environment_spec,
     notes,
     tasks_of,
     worker_spec,
 )
 from outrider.core.errors import InvalidInput
+from outrider.env.registry import environments_of
 from outrider.train.config import CustomEnv, EnvManagerConfig
 
 OWN = """
+from outrider.env.python import PythonEnvironments
+
+class Acts(PythonEnvironments):
+    pass
+
 class Asks:
     def __init__(self, task):
         self.task = task
@@ -139,3 +147,79 @@ def test_fewer_slots_than_environments_are_told():
     (note,) = notes(settings(workers=2))
     assert "2 workers of 3 environments run 6 of 8 at once; --workers 3 or" in note
     assert notes(settings(workers=3)) == notes(settings(workers=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("tags", "changes", "acting"),
+    [
+        (("FrozenLake", "py", "web"), {}, None),
+        (("FrozenLake",), {"use_vm_pool": True}, None),
+        (("osworld", "py", "FrozenLake"), {}, ("osworld",)),
+        (("py", "FrozenLake"), {"provider_name": "process"}, ("py",)),
+        (("osworld", "web"), {"pool_name": "desks"}, ("osworld", "web")),
+        (("own:Asks", "own:Acts"), {"use_vm_pool": True}, ("own:Acts",)),
+        (("own:Acts",), {}, None),
+        (("a", "b"), {"custom_envs": {"a": CustomEnv(env="osworld"), "b": CustomEnv(env="osworld")}}, ("osworld",)),
+    ],
+)
+async def test_tags_act_on_machines_if_they_must_or_can_and_are_asked_to(
+    tags: tuple[str, ...],
+    changes: dict[str, Any],
+    acting: tuple[str, ...] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    demand = await demand_of(settings(*tags, **changes))
+    assert (None if demand is None else demand.environments) == acting
+
+
+async def test_the_wait_for_a_machine_is_allowed_for_and_everything_else_stays_bounded():
+    given = settings("py", use_vm_pool=True, num_vms=2, turn_seconds=7, trajectory_seconds=70, sync_seconds=30)
+    demand = await demand_of(given)
+    supply = supply_spec(demand)
+    assert supply is not None
+    hold = 70 + 2 * 7 + 30 + 900
+    assert supply.pool.max_hold_seconds == hold
+    assert supply.wait_seconds == 3 * hold + 300, "eight members take turns on two machines: three are before the last"
+    limits = worker_spec(given, "memory://", demand, supply).config.limits
+    assert limits.boot_seconds > supply.wait_seconds
+    assert (limits.setup_seconds, limits.turn_seconds, limits.trajectory_seconds) == (7, 7, 70)
+
+
+async def test_a_worker_has_as_many_machines_as_members_that_act_on_them():
+    alone = supply_spec(await demand_of(settings("osworld", "FrozenLake")))
+    assert alone is not None
+    assert (alone.is_shared, alone.pool.n_machines) == (False, 4)
+    divided = supply_spec(await demand_of(settings("osworld", "FrozenLake", workers=3)))
+    assert divided is not None
+    assert divided.pool.n_machines == 3, "that is how many slots it has"
+    unbounded = supply_spec(await demand_of(settings("osworld", trajectory_seconds=float("inf"))))
+    assert unbounded is not None
+    assert unbounded.pool.max_hold_seconds == 4 * 3600
+
+
+async def test_only_tags_on_machines_are_given_them():
+    given = settings("osworld", "py", "FrozenLake")
+    demand = await demand_of(given)
+    episodes = worker_spec(given, "memory://", demand, supply_spec(demand)).episodes
+    assert {tag: spec.on_machines for tag, spec in episodes.environments.items()} == {
+        "osworld": True, "py": False, "FrozenLake": False,
+    }  # fmt: skip
+
+
+def test_what_osworld_takes_goes_through_the_settings_of_its_tag():
+    config = {"action_space": "pyautogui", "observation_type": "a11y_tree", "client_password": "secret"}
+    spec = environment_spec("osworld", CustomEnv(max_steps=9, config=config))
+    assert spec.config == {**config, "max_steps": 9}
+    environments_of("osworld", spec.config)
+    with pytest.raises(InvalidInput, match="did you mean action_space"):
+        environments_of("osworld", {"action_spaces": "pyautogui"})
+
+
+async def test_programs_on_machines_take_no_memory_here():
+    on_machines = settings("py", use_vm_pool=True)
+    with pytest.raises(InvalidInput, match="fit"):
+        check_memory(on_machines, available=100 << 20)
+    check_memory(on_machines, 100 << 20, await demand_of(on_machines))

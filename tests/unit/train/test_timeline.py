@@ -7,10 +7,12 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from outrider.core.attempt import Attempt
 from outrider.core.event import EventKind, RecordedEvent
+from outrider.core.machine import AWAITED, BOARDED, WANTED
 from outrider.core.rollout import Rollout, RolloutConfig
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus
 from outrider.train.timeline import Bar, Mark, MarkKind, Stay, Timeline, in_lanes, merged, stay_of
@@ -18,7 +20,7 @@ from outrider.train.timeline_page import data_of, page_of
 from outrider.train.watch import Phase
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-RESET, HELD, MODEL, ENV, SCORE = Phase
+MACHINE, RESET, HELD, MODEL, ENV, SCORE = Phase
 
 
 def at(seconds: float) -> datetime:
@@ -72,7 +74,7 @@ def events(*described: tuple[EventKind, float, float]) -> list[RecordedEvent]:
     return found
 
 
-TURN, STEP, REWARD = EventKind.TURN, EventKind.STEP, EventKind.REWARD
+TURN, STEP, REWARD, LOG = EventKind.TURN, EventKind.STEP, EventKind.REWARD, EventKind.LOG
 WHOLE = ((STEP, 1, 0.8), (TURN, 5, 3), (STEP, 6, 1), (TURN, 8, 2), (STEP, 9, 1), (REWARD, 9.5, 0))
 
 
@@ -108,6 +110,20 @@ def test_a_wait_before_a_later_call_is_a_wait_for_leave_too():
     described = (*WHOLE[:3], (TURN, 12, 2))
     stay = stay_of(rollout(), attempt(AttemptStatus.RUNNING, None), events(*described), now=at(12))
     assert [(bar.phase, bar.began, bar.ended) for bar in stay.bars[4:6]] == [(HELD, 6, 10), (MODEL, 10, 12)]
+
+
+def test_the_wait_for_a_machine_is_a_bar_of_its_own_and_no_work():
+    described = ((LOG, 1, 0), (LOG, 11, 0), (LOG, 41, 0), (STEP, 43, 2), (TURN, 46, 3), (LOG, 47, 0))
+    names = (WANTED, AWAITED, BOARDED, "reset", "", "machine")
+    recorded = [msgspec.structs.replace(one, name=name) for one, name in zip(events(*described), names, strict=True)]
+    found = stay_of(rollout(), attempt(AttemptStatus.SUCCEEDED, 50), recorded, now=at(50))
+    assert [(bar.phase, bar.ended) for bar in found.bars] == [
+        (RESET, 1), (HELD, 11), (MACHINE, 41), (RESET, 43), (MODEL, 46), (SCORE, 50),
+    ]  # fmt: skip
+    timeline = Timeline(began_at=START, ended_at=at(50), stays=(found,), marks=())
+    assert timeline.slot_seconds().at_work == pytest.approx(10 / 50)
+    assert "waits for a machine" in page_of(timeline, title="t")
+    assert "waits for a machine" not in page_of(Timeline(began_at=START, ended_at=at(1), stays=(), marks=()), title="t")
 
 
 def stay(began: float, seconds: float, *, worker: str = "0@here:1", phase: Phase = MODEL, number: int = 0) -> Stay:

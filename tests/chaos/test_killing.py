@@ -20,6 +20,7 @@ from outrider import open_store
 N_ROLLOUTS = 3000
 LEASE_SECONDS = 1.5
 KILL_SECONDS = 12.0
+LEAST_HARM = 10
 HERE = Path(__file__).parent
 
 
@@ -67,8 +68,12 @@ class Killer:
         self.harm: Counter[str] = Counter()
 
     def run(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and self.supervisor.poll() is None:
+        """So long, or on a busy machine longer, until enough was done."""
+        began = time.monotonic()
+        while self.supervisor.poll() is None:
+            spent = time.monotonic() - began
+            if spent > seconds and (self.harm.total() >= LEAST_HARM or spent > 5 * seconds):
+                return
             time.sleep(self._rng.uniform(0.05, 0.3))
             self._harm()
             self._continue(time.monotonic())
@@ -125,7 +130,7 @@ async def test_nothing_is_lost_and_nothing_ends_twice(store_url: str, tmp_path: 
         killer.run(KILL_SECONDS)
         killer.finish(90)
     print(dict(killer.harm))
-    assert killer.harm.total() >= 10
+    assert killer.harm.total() >= LEAST_HARM
 
     async with open_store(store_url) as store:
         await check_ended_once(store, ids, trace)

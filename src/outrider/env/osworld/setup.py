@@ -21,7 +21,7 @@ from outrider.pool.computer import Executed
 
 BROWSERS = ("google-chrome", "google-chrome-stable", "chromium", "chromium-browser")
 UNTIL_SECONDS = 60.0
-WINDOW_SECONDS = 10.0
+WINDOW_SECONDS = 30.0
 _AGAIN_SECONDS = 0.3
 
 _Text = Annotated[str, Meta(min_length=1)]

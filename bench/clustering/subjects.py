@@ -82,11 +82,12 @@ class Subjects:
     def _new(self, program: str) -> Subject:
         """Peers get a key for the Ray that they start, since RLinf's driver is not the process that starts it."""
         file = f"clustering/{PROGRAMS[program][0]}"
+        same_loops = {"RAY_USE_UVLOOP": "0"}  # it may be installed for some and not for others
         if program not in OF_PEERS:
-            return Subject(file)
+            return Subject(file, environment=same_loops)
         assert self._peers_python is not None
         own_key = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        return Subject(file, python=self._peers_python, environment=own_key)
+        return Subject(file, python=self._peers_python, environment=same_loops | own_key)
 
 
 @contextmanager

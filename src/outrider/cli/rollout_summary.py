@@ -10,7 +10,7 @@ from outrider.cli.rollout_job import Outcome
 
 def print_outcome(outcome: Outcome) -> None:
     console = Console()
-    table = Table(title=outcome.run, title_justify="left", show_header=False)
+    table = Table(title=outcome.run, title_justify="left", show_header=False, min_width=len(outcome.run))
     table.add_row("steps", f"{outcome.steps:,}, {outcome.seconds:.1f} s this time")
     table.add_row("policy version", str(outcome.version))
     table.add_row("groups", "\n".join(f"{n:,} {state}" for state, n in outcome.groups.items() if n) or "none")

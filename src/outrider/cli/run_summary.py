@@ -15,7 +15,7 @@ from outrider.evaluate.summary import Quantiles, Summary
 
 def print_outcome(outcome: Outcome) -> None:
     console = Console()
-    table = Table(title=outcome.run, title_justify="left", show_header=False)
+    table = Table(title=outcome.run, title_justify="left", show_header=False, min_width=len(outcome.run))
     for name, value in (*_rows(outcome.summary), *machine_rows(outcome.machines)):
         table.add_row(name, value)
     console.print(table)

@@ -2,10 +2,9 @@
 
 import asyncio
 import os
-import signal
+import subprocess
 import sys
-from asyncio.subprocess import Process
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -20,12 +19,60 @@ def usable_user(number: int) -> int | None:
     return None
 
 
-async def ended(process: Process, seconds: float) -> None:
-    """Until a process has ended that is about to; after so many seconds, make it."""
+class Child:
+    """A program in a session of its own that gets the descriptors it is given, and no others.
+
+    It is not started by the event loop: which descriptors a program inherits from there is the loop's affair, and with
+    uvloop it is all that are not marked otherwise.
+    """
+
+    def __init__(self, command: Sequence[str], *, stdin: int, stdout: int, stderr: int, given: Sequence[int]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=given,
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    async def wait(self) -> int:
+        while (code := self._process.poll()) is None:
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                await gone(descriptor)
+            finally:
+                os.close(descriptor)
+        return code
+
+    async def ended(self, seconds: float) -> None:
+        """Until it has ended, as it is about to; after so many seconds, make it."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.wait()
+        except TimeoutError:
+            self._process.kill()
+            await self.wait()
+
+
+async def gone(pidfd: int) -> None:
+    """Until the process has ended; for the first of a namespace, until all in it have."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+
+    def settle() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    loop.add_reader(pidfd, settle)
     try:
-        async with asyncio.timeout(seconds):
-            await process.wait()
-    except TimeoutError:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)  # `process.kill` may take its exit code from under asyncio
-        await process.wait()
+        await ended
+    finally:
+        loop.remove_reader(pidfd)

@@ -15,13 +15,12 @@ import signal
 import site
 import sys
 import sysconfig
-from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from outrider.core.errors import EnvError
-from outrider.core.processes import ended
+from outrider.core.processes import Child, gone
 from outrider.core.tasks import uninterrupted
 from outrider.env.sandbox import seccomp
 from outrider.env.sandbox.census import family
@@ -36,7 +35,7 @@ from outrider.env.sandbox.enclosure import (
     spare_user,
     spawn,
 )
-from outrider.env.sandbox.pipes import Descriptors, gone, read
+from outrider.env.sandbox.pipes import Descriptors, read
 from outrider.env.sandbox.program import Limits
 
 BUILD_SECONDS = 20.0
@@ -62,7 +61,7 @@ class BubblewrapEnclosure(Enclosure):
     filter = None
     keeps_orphans = False
 
-    def __init__(self, process: Process, ancestor: int, go: int | None) -> None:
+    def __init__(self, process: Child, ancestor: int, go: int | None) -> None:
         """`go` is what bubblewrap has waited on before it used our map of users, and left open."""
         self.ancestor = ancestor
         self.user = None if go is None else USER
@@ -137,7 +136,7 @@ class Bubblewrap(Mechanism):
             options = [word for option, descriptor in given.items() for word in (option, str(descriptor))]
             options += _SETTING_USERS if maps_users else _ONE_USER
             command = [program, *_NAMESPACES, *options, *self._system, *_private(limits), *_launch(streams)]
-            process = await spawn(command, streams, *given.values())
+            process = spawn(command, streams, *given.values())
             owned.close(*given.values())
             try:
                 async with asyncio.timeout(BUILD_SECONDS):
@@ -149,7 +148,7 @@ class Bubblewrap(Mechanism):
             finally:
                 if not built:
                     owned.close_all()
-                    await ended(process, GONE_SECONDS)  # it does for want of its pipes
+                    await process.ended(GONE_SECONDS)  # it does for want of its pipes
 
 
 def _content(content: bytes, owned: Descriptors) -> int:

@@ -1,15 +1,13 @@
 """Walls around one program, and how to tear them down with all that is inside."""
 
-import asyncio
 import os
 import sys
-from asyncio.subprocess import Process
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from outrider.core.processes import usable_user
+from outrider.core.processes import Child, usable_user
 from outrider.env.sandbox.inside import launcher
 from outrider.env.sandbox.program import Limits
 
@@ -85,17 +83,9 @@ class Mechanism(Protocol):
         ...
 
 
-async def spawn(command: Sequence[str], streams: Streams, *more: int) -> Process:
-    return await asyncio.create_subprocess_exec(
-        *command,
-        stdin=streams.stdin,
-        stdout=streams.stdout,
-        stderr=streams.stderr,
-        pass_fds=(streams.report, *streams.handed, *more),
-        env={},
-        cwd="/",
-        start_new_session=True,
-    )
+def spawn(command: Sequence[str], streams: Streams, *more: int) -> Child:
+    given = (streams.report, *streams.handed, *more)
+    return Child(command, stdin=streams.stdin, stdout=streams.stdout, stderr=streams.stderr, given=given)
 
 
 def spare_user(pid: int) -> int | None:

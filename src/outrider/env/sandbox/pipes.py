@@ -95,12 +95,6 @@ async def write(descriptor: int, content: bytes) -> None:
             return
 
 
-async def gone(pidfd: int) -> None:
-    """Until the process has ended; for the first of a namespace, until all in it have."""
-    loop = asyncio.get_running_loop()
-    await _ready(pidfd, loop.add_reader, loop.remove_reader)
-
-
 async def _ready(
     descriptor: int, watch: Callable[[int, Callable[[], None]], object], ignore: Callable[[int], object]
 ) -> None:

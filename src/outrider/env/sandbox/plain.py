@@ -8,11 +8,12 @@ import asyncio
 import os
 import signal
 import tempfile
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from outrider.core.errors import EnvError
+from outrider.core.processes import Child, gone
 from outrider.core.tasks import uninterrupted
 from outrider.env.sandbox import seccomp
 from outrider.env.sandbox.census import family, tasks_of
@@ -27,7 +28,7 @@ from outrider.env.sandbox.enclosure import (
     spare_user,
     spawn,
 )
-from outrider.env.sandbox.pipes import Descriptors, gone
+from outrider.env.sandbox.pipes import Descriptors
 from outrider.env.sandbox.program import Limits
 
 REMOVAL_SECONDS = 60.0
@@ -51,7 +52,7 @@ class PlainSubprocess(Mechanism):
         folder = tempfile.mkdtemp(prefix="outrider-sandbox-")
         try:
             command = (PYTHON, *LAUNCHER_OPTIONS, str(LAUNCHER), str(streams.report))
-            process = await spawn(command, streams)
+            process = spawn(command, streams)
             user = spare_user(process.pid) if self._steps_down else None
             enclosure = PlainEnclosure(process, folder, user, self._filter)
             try:
@@ -70,7 +71,7 @@ class PlainEnclosure(Enclosure):
     keeps_orphans = True
     strays = ()
 
-    def __init__(self, process: Process, folder: str, user: int | None, filter: bytes | None) -> None:
+    def __init__(self, process: Child, folder: str, user: int | None, filter: bytes | None) -> None:
         self.ancestor = process.pid
         self.folder = folder
         self.user = user

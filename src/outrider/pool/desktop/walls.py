@@ -11,16 +11,17 @@ import asyncio
 import os
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from outrider.core.errors import MachineError
+from outrider.core.processes import Child
 from outrider.pool.desktop import calls, inside
 from outrider.pool.sandbox.walls import GONE_SECONDS, PYTHON, USER, FirstProcess, bubblewrap, spare_user
 
@@ -72,14 +73,14 @@ class Walls(NamedTuple):
     """A control program that was started, what holds it, and the line to it."""
 
     first: FirstProcess
-    process: "subprocess.Popen[bytes]"
+    process: Child
     line: socket.socket
 
     async def end(self) -> None:
         """Nothing of it runs when this returns."""
         try:
             await self.first.kill()
-            await reaped(self.process)
+            await self.process.ended(GONE_SECONDS)
         finally:
             self.line.close()
 
@@ -103,7 +104,7 @@ async def build(shape: Shape, label: str) -> Walls:
         orders = (line_end.fileno(), f"{shape.width}x{shape.height}", USER if maps_users else "-", PYTHON)
         start = [PYTHON, "-I", "-S", "-c", _START, *map(str, orders)]
         command = [program, "--args", told, "--", *start, LABEL, label]
-        process = _spawn(command, errors.fileno(), given)
+        process = Child(command, stdin=DEVNULL, stdout=DEVNULL, stderr=errors.fileno(), given=given)
         for end in (line_end, info_end, go_end):
             end.close()
         try:
@@ -116,45 +117,13 @@ async def build(shape: Shape, label: str) -> Walls:
         except (OSError, TimeoutError, EOFError) as exc:
             for end in (line, go):
                 end.close()
-            await reaped(process)
+            await process.ended(GONE_SECONDS)  # it does for want of its orders
             errors.seek(0)
             said = errors.read().decode(errors="replace").strip()
             raise MachineError(
                 f"the desktop's walls could not be built: {said or exc}", stage="machine.create"
             ) from exc
         return Walls(first, process, socket.socket(fileno=line.detach()))
-
-
-def _spawn(command: list[str], errors: int, given: list[int]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        pass_fds=given,
-        env={},
-        cwd="/",
-        start_new_session=True,
-    )
-
-
-async def reaped(process: "subprocess.Popen[bytes]") -> None:
-    """Until bubblewrap has ended, which it does with its first process or for want of its orders; or make it."""
-    if process.poll() is not None:
-        return
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    descriptor = os.pidfd_open(process.pid)
-    try:
-        loop.add_reader(descriptor, ended.set)
-        async with asyncio.timeout(GONE_SECONDS):
-            await ended.wait()
-    except TimeoutError:
-        process.kill()
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-    process.wait(GONE_SECONDS)
 
 
 def _system(shape: Shape, owned: ExitStack, given: list[int]) -> Iterator[str]:

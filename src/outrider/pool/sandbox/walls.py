@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import sys
-from asyncio.subprocess import Process
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from outrider.core.errors import MachineError
-from outrider.core.processes import ended, usable_user
+from outrider.core.processes import Child, usable_user
 from outrider.core.tasks import uninterrupted
 from outrider.pool.sandbox import resident
 
@@ -107,7 +106,7 @@ class Sandbox(NamedTuple):
     """A resident that is ready. `process` is bubblewrap's own, where we have started it."""
 
     first: FirstProcess
-    process: Process | None = None
+    process: Child | None = None
 
     async def end(self) -> None:
         await self.first.kill()
@@ -150,15 +149,12 @@ async def _build(folder: Path, bounds: Bounds, built: list[Sandbox]) -> None:
         options += ["--userns-block-fd", str(go_end.fileno()), *_SETTING_USERS] if maps_users else _ONE_USER
         shown = (*_system(folder), *_private(bounds))
         command = [program, *_NAMESPACES, *options, *shown, "--", PYTHON, "-I", "-S", "/resident.py"]
-        process = await asyncio.create_subprocess_exec(
-            *(*command, str(listener.fileno())),
+        process = Child(
+            [*command, str(listener.fileno())],
             stdin=talk_end.fileno(),
             stdout=talk_end.fileno(),
             stderr=errors_end.fileno(),
-            pass_fds=(info_end.fileno(), go_end.fileno(), listener.fileno()),
-            env={},
-            cwd="/",
-            start_new_session=True,
+            given=(info_end.fileno(), go_end.fileno(), listener.fileno()),
         )
         for end in (info_end, talk_end, errors_end, go_end, listener):
             end.close()
@@ -174,13 +170,13 @@ async def _build(folder: Path, bounds: Bounds, built: list[Sandbox]) -> None:
             if not built:
                 for end in (talk, go):
                     end.close()
-                await ended(process, GONE_SECONDS)  # it does for want of its orders
+                await process.ended(GONE_SECONDS)  # it does for want of its orders
 
 
 async def _finish(
     folder: Path,
     bounds: Bounds,
-    process: Process,
+    process: Child,
     *,
     info: socket.socket,
     talk: socket.socket,

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 from outrider.agent import EpisodeFactory
 from outrider.core import wire
@@ -188,8 +188,7 @@ class ProcessWorker:
             lambda: _Ears(on_line), *command, start_new_session=True
         )
         record = wire.to_record(spec)
-        orders = transport.get_pipe_transport(STDIN)
-        assert isinstance(orders, asyncio.WriteTransport)
+        orders = cast("asyncio.WriteTransport", transport.get_pipe_transport(STDIN))
         orders.write(len(record).to_bytes(4) + record)
         return cls(transport, ears, spec.index)
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from outrider.core.errors import MachineError, MachineRefusal
 from outrider.core.tasks import uninterrupted
@@ -35,8 +35,7 @@ class Line(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # other event loops have their own kind
 
     def data_received(self, data: bytes) -> None:
         try:

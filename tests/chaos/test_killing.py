@@ -56,6 +56,11 @@ def resumed(pids: list[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
+def has_repeats(trace: Path) -> bool:
+    begun = [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
+    return len(set(begun)) < len(begun)
+
+
 class Killer:
     """Does harm at random for a while."""
 
@@ -67,12 +72,13 @@ class Killer:
         self.supervisor = work(store_url, log)
         self.harm: Counter[str] = Counter()
 
-    def run(self, seconds: float) -> None:
-        """So long, or on a busy machine longer, until enough was done."""
+    def run(self, seconds: float, trace: Path) -> None:
+        """So long, or on a busy machine longer, until enough was done and some rollout was begun twice."""
         began = time.monotonic()
         while self.supervisor.poll() is None:
             spent = time.monotonic() - began
-            if spent > seconds and (self.harm.total() >= LEAST_HARM or spent > 5 * seconds):
+            is_enough = self.harm.total() >= LEAST_HARM and has_repeats(trace)
+            if spent > seconds and (is_enough or spent > 5 * seconds):
                 return
             time.sleep(self._rng.uniform(0.05, 0.3))
             self._harm()
@@ -127,7 +133,7 @@ async def test_nothing_is_lost_and_nothing_ends_twice(store_url: str, tmp_path: 
         ids = await enqueue_traced(store, trace, N_ROLLOUTS, LEASE_SECONDS)
     killer = Killer(store_url, tmp_path / "log", random.Random(seed))
     with resumed(children(killer.supervisor.pid)):
-        killer.run(KILL_SECONDS)
+        killer.run(KILL_SECONDS, trace)
         killer.finish(90)
     print(dict(killer.harm))
     assert killer.harm.total() >= LEAST_HARM

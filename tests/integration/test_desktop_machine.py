@@ -37,12 +37,14 @@ async def until(condition: Callable[[], Any], within_seconds: float = 10.0) -> A
 
 
 async def terminal(machine: DesktopMachine, command: str = "") -> dict[str, Any]:
-    """A terminal in front whose shell is ready."""
+    """A terminal in front that has its place: the frame around it moves it once more."""
     await machine.computer.launch(["xterm", *(["-e", command] if command else [])])
 
     async def in_front() -> Any:
+        before = await machine.computer.windows()
+        await asyncio.sleep(0.1)
         found = await machine.computer.windows()
-        return found if found and found[-1]["focused"] else None
+        return found if found == before and found and found[-1]["focused"] else None
 
     return (await until(in_front))[-1]
 

@@ -110,10 +110,10 @@ async def build(shape: Shape, label: str) -> Walls:
         try:
             async with asyncio.timeout(BUILD_SECONDS):
                 first = await _first_process(info)
+            _prefer_as_victim(first.pid)
             if maps_users:
                 _map_users(first.pid)
-            _prefer_as_victim(first.pid)
-            go.send(b"\n")
+                go.send(b"\n")
         except (OSError, TimeoutError, EOFError) as exc:
             for end in (line, go):
                 end.close()

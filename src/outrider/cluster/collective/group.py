@@ -232,9 +232,9 @@ class CollectiveGroup:
             await self._pull(src, letter, landing)
             if letter.offers:
                 at = letter.n_arrived
-            while at < letter.n_bytes:
-                if not await letter.more_than(at):
-                    return False
+            if letter.steps is not None:
+                at = await self._post.loop.run_in_executor(self._threads, letter.copy_on, target, at)
+            while at < letter.n_bytes and await letter.more_than(at):
                 if letter.is_whole and letter.n_bytes <= SMALL_BYTES:
                     at = letter.copy_on(target, at)
                 else:
@@ -242,5 +242,8 @@ class CollectiveGroup:
         except BaseException:
             self._mailbox.put_back(src.get_name(), letter)
             raise
+        if letter.is_withdrawn:
+            return False
+        letter.arrived(letter.n_bytes)
         letter.parts = ()
         return True

@@ -16,7 +16,7 @@ import msgspec
 
 from outrider.cluster.collective.devices import Gpus, Offer, patience
 from outrider.cluster.collective.mailbox import Kind, Letter, Mailbox
-from outrider.cluster.collective.segments import Maps, SegmentRef, offsets_of, watched
+from outrider.cluster.collective.segments import Maps, SegmentRef, Steps, offsets_of, watched
 from outrider.cluster.post import Link, Message, Post
 from outrider.core.errors import UnknownWorker
 
@@ -84,6 +84,7 @@ class Inbox:
         if found.is_written:
             letter.arrived(letter.n_bytes)
         else:
+            letter.steps = Steps(memory, found.segment.n_bytes)
             self._expect(link, found, letter)
         waiting = self._deliver(link, found, letter)
         return Message(True) if waiting is None else _then_true(waiting)

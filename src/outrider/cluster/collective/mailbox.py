@@ -16,6 +16,7 @@ from typing import Any
 
 from outrider.cluster.collective.devices import Offer
 from outrider.cluster.collective.memory import copy
+from outrider.cluster.collective.segments import STEP_BYTES, Steps
 from outrider.core.errors import ClusterError
 
 ROOM_BYTES = 1 << 30
@@ -26,8 +27,8 @@ Not if the worker has ever received that kind from that sender: another of its t
 """
 
 
-FOLLOW_SECONDS = 0.002
-"""So long a thread that copies waits for more: less than it costs to come back, and no thread waits for a sender."""
+FOLLOW_SECONDS = 0.02
+"""So long a thread that copies waits for more, and no longer: other letters need it too."""
 
 POLL_SECONDS = 2e-5
 
@@ -54,6 +55,9 @@ class Letter:
         self.parts: Sequence[Any] = ()
         self.memory: memoryview | None = None
         """Where pieces of it are put together."""
+        self.steps: Steps | None = None
+        """Those of the sender that writes it into shared memory."""
+        self._n_followed = 0
         self.offers: Sequence[Offer] = ()
         """What of it lies on the sender's GPU."""
         self.is_pulling = False
@@ -93,7 +97,7 @@ class Letter:
         content = self.parts[0]
         is_over = time.monotonic() + FOLLOW_SECONDS
         while at < self.n_bytes:
-            if (end := self.n_arrived) > at:
+            if (end := self._n_seen()) > at:
                 copy(target[at:end], content[at:end])
                 at, is_over = end, time.monotonic() + FOLLOW_SECONDS
             elif self.is_withdrawn or time.monotonic() > is_over:
@@ -101,6 +105,12 @@ class Letter:
             else:
                 time.sleep(POLL_SECONDS)
         return at
+
+    def _n_seen(self) -> int:
+        """How much has come, as far as the loop knows or the sender's steps tell."""
+        if self.steps is not None and self.steps.take():
+            self._n_followed = min(self._n_followed + STEP_BYTES, self.n_bytes)
+        return max(self.n_arrived, self._n_followed)
 
 
 @dataclass(slots=True, eq=False)

@@ -7,6 +7,7 @@ Invariants:
 """
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from copy import copy
@@ -20,16 +21,13 @@ from outrider.cluster.collective.devices import MANY_PARTS, Cargo, Gpus
 from outrider.cluster.collective.inbox import Announcement
 from outrider.cluster.collective.mailbox import Kind
 from outrider.cluster.collective.peers import Peers
-from outrider.cluster.collective.segments import ALIGNMENT, IS_POSSIBLE, Segment, SegmentPool, offsets_of
+from outrider.cluster.collective.segments import ALIGNMENT, IS_POSSIBLE, STEP_BYTES, Segment, SegmentPool, offsets_of
 from outrider.cluster.post import Link, Message, Post
 from outrider.core.errors import ClusterError, PeerLost
 
 LARGE_BYTES = 256_000
 SMALL_BYTES = 1 << 20
 """Copied on the event loop: that takes less time than another thread's beginning and end."""
-
-CHUNK_BYTES = 2 << 20
-"""A tensor in shared memory is announced in steps of this size, so that the receiver copies while the sender does."""
 
 PIECE_BYTES = 1 << 20
 _GAP = memoryview(bytes(ALIGNMENT))
@@ -144,7 +142,7 @@ class Outbox:
         segment = self.segments.take(n_bytes)
         self.segments.lend(segment, link)
         try:
-            if letter.kind is Kind.TENSOR and n_bytes > CHUNK_BYTES:
+            if letter.kind is Kind.TENSOR and n_bytes > STEP_BYTES:
                 is_open = await self._write_and_tell(link, letter, segment, parts[0])
             else:
                 if n_bytes <= SMALL_BYTES and segment.is_warm:
@@ -162,23 +160,18 @@ class Outbox:
         return bool(is_open)
 
     async def _write_and_tell(self, link: Link, letter: Announcement, segment: Segment, content: memoryview) -> bool:
-        """Announce first, and tell how far the copy is, so that the receiver copies at the same time."""
+        """Announce first, and count the steps of the copy, so that the receiver copies at the same time."""
+        segment.steps.reset()
         answer = self._ask(link, "mail.segment", replace(letter, segment=segment.ref))
         try:
-            await self._loop.run_in_executor(self._copiers, self._write_in_steps, link, letter.number, segment, content)
+            await _written(answer)  # once the copy runs, this thread may have to wait for a core
+            await self._loop.run_in_executor(self._copiers, _write_in_steps, segment, content)
             is_open = bool((await answer).head)
         finally:
             answer.cancel()
         if is_open:
             await link.ask("mail.written", (letter.number, content.nbytes))
         return is_open
-
-    def _write_in_steps(self, link: Link, number: int, segment: Segment, content: memoryview) -> None:
-        for offset in range(0, content.nbytes, CHUNK_BYTES):
-            step = content[offset : offset + CHUNK_BYTES]
-            segment.write(offset, step)
-            if offset + step.nbytes < content.nbytes:
-                self._loop.call_soon_threadsafe(link.tell, "mail.written", (number, offset + step.nbytes))
 
     def _freed(self, _: Link, head: Any, __: tuple[memoryview, ...]) -> None:
         self.segments.take_back(head)
@@ -187,6 +180,13 @@ class Outbox:
 def _write(segment: Segment, offsets: Sequence[int], parts: Sequence[memoryview]) -> None:
     for offset, part in zip(offsets, parts, strict=True):
         segment.write(offset, part)
+
+
+def _write_in_steps(segment: Segment, content: memoryview) -> None:
+    for offset in range(0, content.nbytes, STEP_BYTES):
+        segment.write(offset, content[offset : offset + STEP_BYTES])
+        segment.steps.add()
+        os.sched_yield()  # who follows may have been put to wait for this core
 
 
 class _Piece(NamedTuple):

@@ -24,6 +24,10 @@ from outrider.cluster.collective.memory import copy
 from outrider.cluster.post import Link
 
 ALIGNMENT = 64
+STEP_BYTES = 2 << 20
+"""A tensor is copied in steps of this size, so that the receiver copies while the sender does."""
+
+_SEMAPHORE_BYTES = 64
 GRAIN_BYTES = 1 << 18
 WARM_BYTES = 512 << 20
 """So much memory a sender keeps for its next large payloads."""
@@ -32,6 +36,7 @@ KEEP_SECONDS = 20.0
 """So long it keeps the last one beyond that: who sends the weights of a model will send them again."""
 
 IS_POSSIBLE = hasattr(os, "memfd_create")
+_libc = ctypes.CDLL(None)
 
 
 class SegmentRef(msgspec.Struct, frozen=True, array_like=True):
@@ -54,14 +59,38 @@ def offsets_of(lengths: Sequence[int]) -> tuple[list[int], int]:
     return offsets, at
 
 
+class Steps:
+    """How far a copy in a segment is, told from one thread that copies to another, in another process.
+
+    A semaphore in shared memory: where all cores copy, a message would wait until the event loops get one. It orders
+    memory as a message does.
+    """
+
+    def __init__(self, memory: mmap.mmap, offset: int) -> None:
+        self._held = (ctypes.c_char * _SEMAPHORE_BYTES).from_buffer(memory, offset)
+        self._at = ctypes.c_void_p(ctypes.addressof(self._held))
+
+    def reset(self) -> None:
+        """Nobody follows any more: count from 0."""
+        _libc.sem_init(self._at, 1, 0)
+
+    def add(self) -> None:
+        _libc.sem_post(self._at)
+
+    def take(self) -> bool:
+        """Whether there was another one."""
+        return bool(_libc.sem_trywait(self._at) == 0)
+
+
 class Segment:
-    """Shared memory that this process writes."""
+    """Shared memory that this process writes. Behind its `n_bytes` lies a page for the steps."""
 
     def __init__(self, number: int, n_bytes: int) -> None:
         fd = os.memfd_create(f"outrider-mail-{number}", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, fd)
-        os.ftruncate(fd, n_bytes)
+        os.ftruncate(fd, n_bytes + mmap.PAGESIZE)
         found = os.fstat(fd)
+        self.steps = Steps(mmap.mmap(fd, mmap.PAGESIZE, offset=n_bytes), 0)
         self.ref = SegmentRef(number, os.getpid(), fd, n_bytes, found.st_dev, found.st_ino)
         self.readers: weakref.WeakSet[Link] = weakref.WeakSet()
         self.is_warm = False
@@ -185,7 +214,7 @@ def _mapped(ref: SegmentRef) -> mmap.mmap:
         found = os.fstat(fd)
         if (found.st_dev, found.st_ino) != (ref.device, ref.inode):
             raise OSError(f"file {ref.fd} of process {ref.pid} is another one by now")
-        return mmap.mmap(fd, ref.n_bytes)
+        return mmap.mmap(fd, ref.n_bytes + mmap.PAGESIZE)
     finally:
         os.close(fd)
 

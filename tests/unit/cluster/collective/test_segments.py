@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from outrider.cluster.collective.segments import Maps, Segment, SegmentPool, offsets_of, watched
+from outrider.cluster.collective.segments import Maps, Segment, SegmentPool, Steps, offsets_of, watched
 from outrider.cluster.post import Link
 from outrider.testing import eventually
 
@@ -85,6 +85,23 @@ def test_memory_that_is_kept_is_bounded_and_readers_hear_what_is_dropped(link):
         pool.take_back(segment.ref.number)
     assert pool.n_free_bytes == 4 * MB
     assert link.told == [("mail.forget", lent[0].ref.number)]
+
+
+def test_another_process_follows_the_steps_of_a_copy():
+    segment = Segment(1, MB)
+    segment.steps.add()
+    segment.steps.reset()
+    memory = Maps().open(object(), segment.ref)
+    assert memory is not None
+    seen = Steps(memory, segment.ref.n_bytes)
+    assert not seen.take()
+    child = os.fork()
+    if not child:
+        for _ in range(3):
+            segment.steps.add()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert [seen.take() for _ in range(5)] == [True, True, True, False, False]
 
 
 async def test_the_last_one_is_kept_for_a_while_though_it_is_larger(link):

@@ -60,7 +60,7 @@ def seen(member: Member, service: str, n_th: int) -> threading.Event:
     return event
 
 
-def kill_at(member: Member, service: str, victim: Remote, n_th: int) -> threading.Event:
+def kill_at(member: Member, victim: Remote, service: str, n_th: int) -> threading.Event:
     """Kill the victim as soon as the `n_th` frame of a service has come from it and was taken."""
     take, killed, frames = member.post.services[service], threading.Event(), count(1)
 
@@ -175,19 +175,18 @@ def test_a_large_message_to_a_worker_that_is_killed_meanwhile_is_an_error(here, 
 
 
 @pytest.mark.parametrize(
-    ("node", "send", "service", "number"),
+    ("node", "send", "frame"),
     [
-        ("", "send_tensor", "mail.segment", 1),
-        ("a made-up one", "send_tensor", "mail.piece", 2),
-        ("a made-up one", "send", "mail.piece", 2),
+        ("", "send_tensor", ("mail.segment", 1)),
+        ("a made-up one", "send_tensor", ("mail.piece", 2)),
+        ("a made-up one", "send", ("mail.piece", 2)),
     ],
+    ids=["shared", "streamed", "streamed object"],
 )
-def test_a_sender_killed_in_the_middle_of_a_message_leaves_nothing_half_delivered(
-    here, victim, node, send, service, number
-):
+def test_a_sender_killed_in_the_middle_of_a_message_leaves_nothing_half_delivered(here, victim, node, send, frame):
     peer = victim(node=node)
     peer.do(lambda mail: mail.send("before", WorkerAddress("here", 0)))
-    killed = kill_at(here, service, peer, number)
+    killed = kill_at(here, peer, *frame)
     tensor = np.zeros(200_000_000, np.uint8)
     way = {
         "send": here.mail.recv,

@@ -19,7 +19,7 @@ from outrider import open_store
 
 N_ROLLOUTS = 3000
 LEASE_SECONDS = 1.5
-KILL_SECONDS = 12.0
+KILL_SECONDS = 8.0
 LEAST_HARM = 10
 HERE = Path(__file__).parent
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from outrider.core.descriptors import readable
+
 
 def usable_user(number: int) -> int | None:
     """The user with this number, if a process of ours may become it; None: we are not root, or have no such user."""
@@ -64,15 +66,4 @@ class Child:
 
 async def gone(pidfd: int) -> None:
     """Until the process has ended; for the first of a namespace, until all in it have."""
-    loop = asyncio.get_running_loop()
-    ended = loop.create_future()
-
-    def settle() -> None:
-        if not ended.done():
-            ended.set_result(None)
-
-    loop.add_reader(pidfd, settle)
-    try:
-        await ended
-    finally:
-        loop.remove_reader(pidfd)
+    await readable(pidfd)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from outrider.cluster.address import WorkerAddress
+from outrider.cluster.collective.copying import Copying
 from outrider.cluster.collective.devices import Cargo, Gpus, Landing
 from outrider.cluster.collective.inbox import Inbox
 from outrider.cluster.collective.mailbox import MIX_UP_SECONDS, ROOM_BYTES, Kind, Letter, Mailbox
@@ -25,7 +26,7 @@ N_THREADS = 4
 DEADLINE_SECONDS = 10_800.0
 """Of an operation that was given none: a peer that lives and says nothing for so long will not."""
 COPY_SECONDS = 1.0
-"""So long the end of a copy on a GPU is waited for when its receiver gives up, or its sender is gone."""
+"""So long the end of a copy is waited for when its receiver gives up, or its sender is gone."""
 
 
 class CollectiveGroup:
@@ -227,18 +228,18 @@ class CollectiveGroup:
 
     async def _copy(self, src: WorkerAddress, letter: Letter, target: memoryview, landing: Landing | None) -> bool:
         """Copy while it comes; False if it is withdrawn before its end."""
-        at = 0
+        copying = Copying(letter, target)
         try:
             await self._pull(src, letter, landing)
             if letter.offers:
-                at = letter.n_arrived
+                copying.at = letter.n_arrived
             if letter.steps is not None:
-                at = await self._post.loop.run_in_executor(self._threads, letter.copy_on, target, at)
-            while at < letter.n_bytes and await letter.more_than(at):
+                await self._on_a_thread(copying)
+            while not copying.is_whole and await letter.more_than(copying.at):
                 if letter.is_whole and letter.n_bytes <= SMALL_BYTES:
-                    at = letter.copy_on(target, at)
+                    copying.go_on()
                 else:
-                    at = await self._post.loop.run_in_executor(self._threads, letter.copy_on, target, at)
+                    await self._on_a_thread(copying)
         except BaseException:
             self._mailbox.put_back(src.get_name(), letter)
             raise
@@ -247,3 +248,13 @@ class CollectiveGroup:
         letter.arrived(letter.n_bytes)
         letter.parts = ()
         return True
+
+    async def _on_a_thread(self, copying: Copying) -> None:
+        """Whose memory it is may use it when this has ended, also if it gave up."""
+        running = self._post.loop.run_in_executor(self._threads, copying.go_on)
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            copying.give_up()
+            await asyncio.wait({running}, timeout=COPY_SECONDS)
+            raise

@@ -7,7 +7,6 @@ Invariants:
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from outrider.cluster.collective.devices import Offer
-from outrider.cluster.collective.memory import copy
-from outrider.cluster.collective.segments import STEP_BYTES, Steps
+from outrider.cluster.collective.segments import Steps
 from outrider.core.errors import ClusterError
 
 ROOM_BYTES = 1 << 30
@@ -25,12 +23,6 @@ MIX_UP_SECONDS = 4.0
 
 Not if the worker has ever received that kind from that sender: another of its threads does, and may be busy.
 """
-
-
-FOLLOW_SECONDS = 0.02
-"""So long a thread that copies waits for more, and no longer: other letters need it too."""
-
-POLL_SECONDS = 2e-5
 
 
 class Kind(StrEnum):
@@ -57,7 +49,6 @@ class Letter:
         """Where pieces of it are put together."""
         self.steps: Steps | None = None
         """Those of the sender that writes it into shared memory."""
-        self._n_followed = 0
         self.offers: Sequence[Offer] = ()
         """What of it lies on the sender's GPU."""
         self.is_pulling = False
@@ -91,26 +82,6 @@ class Letter:
                 self._news = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._news)
         return not self.is_withdrawn
-
-    def copy_on(self, target: memoryview, at: int) -> int:
-        """Copy what has come of a tensor since `at`; how far. Off the loop: what comes meanwhile is copied too."""
-        content = self.parts[0]
-        is_over = time.monotonic() + FOLLOW_SECONDS
-        while at < self.n_bytes:
-            if (end := self._n_seen()) > at:
-                copy(target[at:end], content[at:end])
-                at, is_over = end, time.monotonic() + FOLLOW_SECONDS
-            elif self.is_withdrawn or time.monotonic() > is_over:
-                break
-            else:
-                time.sleep(POLL_SECONDS)
-        return at
-
-    def _n_seen(self) -> int:
-        """How much has come, as far as the loop knows or the sender's steps tell."""
-        if self.steps is not None and self.steps.take():
-            self._n_followed = min(self._n_followed + STEP_BYTES, self.n_bytes)
-        return max(self.n_arrived, self._n_followed)
 
 
 @dataclass(slots=True, eq=False)

@@ -69,6 +69,7 @@ class Steps:
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self._held = (ctypes.c_char * _SEMAPHORE_BYTES).from_buffer(memory, offset)
         self._at = ctypes.c_void_p(ctypes.addressof(self._held))
+        self._n_taken = 0
 
     def reset(self) -> None:
         """Nobody follows any more: count from 0."""
@@ -77,9 +78,11 @@ class Steps:
     def add(self) -> None:
         _libc.sem_post(self._at)
 
-    def take(self) -> bool:
-        """Whether there was another one."""
-        return bool(_libc.sem_trywait(self._at) == 0)
+    def n_taken(self) -> int:
+        """How many there were so far; only who follows asks."""
+        while _libc.sem_trywait(self._at) == 0:
+            self._n_taken += 1
+        return self._n_taken
 
 
 class Segment:

@@ -1,10 +1,11 @@
 """Pipes on the event loop, one end each: read as far as one wants to, closed when one likes."""
 
-import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
+
+from outrider.core.descriptors import readable, writable
 
 CHUNK_BYTES = 65536
 
@@ -80,7 +81,7 @@ async def read(descriptor: int) -> bytes:
     while True:
         with suppress(BlockingIOError):
             return os.read(descriptor, CHUNK_BYTES)
-        await _ready(descriptor, asyncio.get_running_loop().add_reader, asyncio.get_running_loop().remove_reader)
+        await readable(descriptor)
 
 
 async def write(descriptor: int, content: bytes) -> None:
@@ -90,22 +91,6 @@ async def write(descriptor: int, content: bytes) -> None:
         try:
             left = left[os.write(descriptor, left) :]
         except BlockingIOError:
-            await _ready(descriptor, asyncio.get_running_loop().add_writer, asyncio.get_running_loop().remove_writer)
+            await writable(descriptor)
         except BrokenPipeError:
             return
-
-
-async def _ready(
-    descriptor: int, watch: Callable[[int, Callable[[], None]], object], ignore: Callable[[int], object]
-) -> None:
-    ready = asyncio.get_running_loop().create_future()
-
-    def settle() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    watch(descriptor, settle)
-    try:
-        await ready
-    finally:
-        ignore(descriptor)

@@ -46,11 +46,3 @@ async def nothing_left(provider: DesktopProvider) -> AsyncIterator[None]:
         yield
     assert await provider.owned(OWNER) == ()
     assert n_left() == 0
-
-
-def is_running(pid: int) -> bool:
-    """Whether it is there, and not just waiting to be buried."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False

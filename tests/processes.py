@@ -46,6 +46,14 @@ def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+def is_running(pid: int) -> bool:
+    """Whether it is there, and not just waiting to be buried."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def stop(pid: int) -> None:
     """Stop a process, and see it stopped: the signal is on its way when `kill` returns."""
     os.kill(pid, signal.SIGSTOP)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from desktops import OWNER, family, is_running, made, nothing_left
+from desktops import OWNER, family, made, nothing_left
 from outrider.core.errors import MachineError, MachineRefusal
 from outrider.pool.computer import Button, Input, Key, MoveTo, Pause, Press, Scroll, Text
 from outrider.pool.provider import Provider, RunningMachine
 from outrider.pool.providers.desktop import DesktopMachine, DesktopProvider
 from outrider.testing import eventually
+from processes import is_running
 
 
 def click(x: int, y: int, button: Button = Button.LEFT) -> list[Input]:
@@ -170,7 +171,8 @@ async def test_dragging_its_title_moves_a_window(machine):
     x, y, width, _ = (await terminal(machine))["place"]
     grip = (x + width // 3, y - 8)
     steps = [MoveTo(grip[0] + 12 * step, grip[1] + 9 * step) for step in range(1, 11)]
-    await machine.computer.input([MoveTo(*grip), Press(), *steps, Pause(0.01), Press(down=False)])
+    hold = Pause(0.15)  # as drags of agents have it: the window manager takes hold of where the pointer is by then
+    await machine.computer.input([MoveTo(*grip), Press(), hold, *steps, hold, Press(down=False)])
 
     async def moved() -> bool:
         now = (await machine.computer.windows())[-1]["place"]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from desktops import OWNER, family, is_running, made, n_left, nothing_left
+from desktops import OWNER, family, made, n_left, nothing_left
 from leaks import no_leaks
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.pool.computer import MoveTo
 from outrider.pool.providers import desktop
 from outrider.pool.providers.desktop import DesktopMachine, DesktopProvider
 from outrider.testing import eventually
-from processes import line, program
+from processes import is_running, line, program
 
 MAKER = """
 import asyncio, sys

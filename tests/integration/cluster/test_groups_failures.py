@@ -15,7 +15,7 @@ from cluster_workers import Calculator, Parent
 from outrider.cluster import Cluster, WorkerGroup
 from outrider.core.errors import ClusterError, WorkerDied
 from outrider.testing import eventually
-from processes import line, program
+from processes import is_running, line, program
 
 TESTS = Path(__file__).parents[2]
 SECONDS = 30.0
@@ -37,17 +37,9 @@ def within_bound():
     assert time.monotonic() - begun < BOUND_SECONDS
 
 
-def is_alive(pid: int) -> bool:
-    """A process that nobody has waited for yet is dead all the same."""
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-
-
 async def ended(pids) -> None:
     async def are_gone():
-        return not any(map(is_alive, pids))
+        return not any(map(is_running, pids))
 
     await eventually(are_gone, within_seconds=BOUND_SECONDS)
 
@@ -160,7 +152,7 @@ def test_closing_a_group_fails_its_calls_and_leaves_no_process(cluster, tmp_path
     assert not waits.done()
     with within_bound():
         group.close()
-    assert not any(map(is_alive, pids))
+    assert not any(map(is_running, pids))
     for call in (busy, waits):
         with pytest.raises(WorkerDied, match="its group was closed"):
             call.wait(SECONDS)
@@ -172,7 +164,7 @@ def test_closing_a_cluster_leaves_no_process_and_no_thread():
     with Cluster(local=True, num_nodes=2) as cluster:
         group = Calculator.create_group().launch(cluster)
         pids = group.pid().wait(SECONDS)
-    assert not any(map(is_alive, pids))
+    assert not any(map(is_running, pids))
     with pytest.raises(ClusterError, match="closed"):
         group.add(1)
     with pytest.raises(ClusterError, match="closed"):
@@ -186,7 +178,7 @@ async def test_the_workers_of_a_killed_driver_end(end):
     with program(DRIVER, str(TESTS)) as driver:
         pids = [int(pid) for pid in line(driver).split()]
         assert len(pids) == 4
-        assert all(map(is_alive, pids))
+        assert all(map(is_running, pids))
         driver.send_signal(end)
         await ended(pids)
 
@@ -197,6 +189,6 @@ async def test_the_workers_of_a_killed_driver_end_though_a_forked_process_lives_
         try:
             driver.kill()
             await ended(pids)
-            assert is_alive(forked)
+            assert is_running(forked)
         finally:
             os.kill(forked, signal.SIGKILL)

@@ -18,6 +18,7 @@ from cluster_workers import Broken, Calculator, Parent
 from outrider.cluster import Cluster, NodePlacementStrategy
 from outrider.core.errors import InvalidInput, WorkerDied, WorkerFailed
 from outrider.testing import eventually
+from processes import is_running
 
 SECONDS = 60.0
 NOTICED_SECONDS = 5.0
@@ -42,13 +43,6 @@ def cluster(nodes):
 def group(cluster):
     """Two workers on each node."""
     return Calculator.create_group().launch(cluster, NodePlacementStrategy([0, 0, 1, 1]), name="calculators")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def family(pid: int) -> list[int]:
@@ -167,10 +161,10 @@ async def test_children_of_a_worker_run_on_the_same_ray_and_end_with_it(cluster)
     with Parent.create_group().launch(cluster, "0", name="parents") as parents:
         [(names, (child,))] = parents.launch_children(1).wait(SECONDS)
         assert names == ["parents:0:0"]
-        assert is_alive(child)
+        assert is_running(child)
 
     async def is_gone():
-        return not is_alive(child)
+        return not is_running(child)
 
     await eventually(is_gone, within_seconds=SECONDS)
 

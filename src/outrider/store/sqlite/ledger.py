@@ -46,7 +46,7 @@ class SqliteLedgers(SqliteSteps):
             self._topics.add(Topic.ASKED)
 
     def leave_account(self, rollout_id: str, attempt_id: str, account: Account) -> None:
-        row = self._db.execute(SQL["ended_attempt"], (rollout_id, attempt_id)).fetchone()
+        row = self._db.execute(SQL["ended_attempt"], (rollout_id, attempt_id, attempt_id)).fetchone()
         if row is not None:
             values = (attempt_id, account.completion_tokens, account_record(account), row[0])
             self._db.execute(SQL["insert_account"], values)

@@ -30,7 +30,7 @@ UPDATE groups SET state = ?, batch = ?, members = ?, reason = ?, moved_at = ? WH
 
 -- name: set_clock
 -- A group's clock becomes no higher.
-UPDATE groups SET clock = min(coalesce(clock, ?1), ?1) WHERE group_id = ?2
+UPDATE groups SET clock = min(coalesce(clock, 9223372036854775807), ?) WHERE group_id = ?
 
 -- name: count_groups
 -- How many groups a ledger has by tag and state, from the index alone.
@@ -93,9 +93,9 @@ ON CONFLICT DO NOTHING
 
 -- name: ended_attempt
 -- The place of a rollout of which this attempt has ended.
-SELECT r.seq FROM rollouts r WHERE r.rollout_id = ?1 AND (
-    (r.attempt_id = ?2 AND r.attempt_status IS NOT NULL)
-    OR EXISTS (SELECT 1 FROM attempts a WHERE a.seq = r.seq AND a.attempt_id = ?2)
+SELECT r.seq FROM rollouts r WHERE r.rollout_id = ? AND (
+    (r.attempt_id = ? AND r.attempt_status IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM attempts a WHERE a.seq = r.seq AND a.attempt_id = ?)
 )
 
 -- name: accounts

@@ -86,13 +86,13 @@ class Calculator(Worker):
         """Ends when so many threads of this worker are in it at once; False if they never are."""
         barrier = self.__dict__.setdefault("barrier", threading.Barrier(n))
         try:
-            barrier.wait(5.0)
+            barrier.wait(30)
         except threading.BrokenBarrierError:
             return False
         return True
 
     def call_others(self, name, x):
-        return WorkerGroup.from_group_name(Calculator, name).add(x).wait(5.0)
+        return WorkerGroup.from_group_name(Calculator, name).add(x).wait(30)
 
     def _secret(self):
         return None
@@ -136,11 +136,11 @@ class Parent(Worker):
     def launch_children(self, n):
         group = Calculator.create_group().launch(self.cluster, ",".join(map(str, range(n))), parent=self)
         self.children = group
-        return [info.address.get_name() for info in group.worker_info_list], group.pid().wait(5.0)
+        return [info.address.get_name() for info in group.worker_info_list], group.pid().wait(30)
 
     def hear_from_process(self, program):
         self.start_program(program)
-        return self.recv(self.worker_address.get_name(), 1, timeout=10.0)
+        return self.recv(self.worker_address.get_name(), 1, timeout=30)
 
     def start_program(self, program):
         return subprocess.Popen([sys.executable, "-c", program]).pid
@@ -155,7 +155,7 @@ def forking_driver_program() -> None:
     """A driver whose forked process outlives it and holds what the driver held."""
     with Cluster(local=True) as cluster:
         group = Calculator.create_group().launch(cluster)
-        pids = group.pid().wait(10.0)
+        pids = group.pid().wait(30)
         forked = os.fork()
         if not forked:
             time.sleep(60)
@@ -168,7 +168,7 @@ def driver_program() -> None:
     """A driver that starts workers and children, prints their process ids, and waits to be killed."""
     with Cluster(local=True, num_nodes=2) as cluster:
         group = Parent.create_group().launch(cluster)
-        children = [pid for _, pids in group.launch_children(1).wait(10.0) for pid in pids]
+        children = [pid for _, pids in group.launch_children(1).wait(30) for pid in pids]
         print(*[info.pid for info in group.worker_info_list], *children, flush=True)
         time.sleep(60)
 

@@ -85,7 +85,7 @@ async def no_connections_left(server: PostgresServer, url: str) -> AsyncIterator
     async def none_left() -> bool:
         return await n_connections(server, url) == 0
 
-    await eventually(none_left, within_seconds=2.0)
+    await eventually(none_left, within_seconds=20)
 
 
 async def terminate_backends(server: PostgresServer, url: str) -> None:

@@ -170,7 +170,7 @@ def check_like_the_document(printed: str) -> None:
     claims = CLAIM.findall(printed)
     assert len({rollout_id for _, rollout_id, _ in claims}) == len(claims) == 20
     assert {text for _, _, text in claims} == {str({"prompt": f"Task {i}", "task_id": i}) for i in range(1, 21)}
-    assert all(2 <= n <= 8 for n in Counter(worker for worker, _, _ in claims).values())
+    assert len({worker for worker, _, _ in claims}) > 1
 
 
 def test_every_block_of_the_document_is_run_above():

@@ -233,3 +233,12 @@ async def test_only_one_of_many_concurrent_finishes_wins(store: Store):
     results = await asyncio.gather(*reports, return_exceptions=True)
     (won,) = [result for result in results if not isinstance(result, LeaseLost)]
     assert (await the(store, claimed.rollout_id)).reward == won.reward
+
+
+async def test_reports_that_come_together_are_taken_in_their_order_also_when_an_attempt_has_several(store: Store):
+    one, two = [await enqueue_and_claim(store, n) for n in range(2)]
+    said = ((one, "succeeded"), (two, "running"), (two, "succeeded"), (one, "succeeded"), (one, "failed"))
+    reports = (store.update_attempt(of.rollout_id, of.attempt.attempt_id, status=status) for of, status in said)
+    *accepted, refused = await asyncio.gather(*reports, return_exceptions=True)
+    assert [attempt.status for attempt in accepted] == [status for _, status in said[:-1]]
+    assert isinstance(refused, LeaseLost)

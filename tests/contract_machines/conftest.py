@@ -83,7 +83,7 @@ async def stage(kind: Kind, lasting: object) -> AsyncIterator[Stage]:
                 os.waitpid(pid, os.WNOHANG)
         return not left
 
-    await eventually(as_before, within_seconds=5)
+    await eventually(as_before, within_seconds=30)
 
 
 async def sweep(folder: Path) -> None:

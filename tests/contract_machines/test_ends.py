@@ -30,7 +30,7 @@ async def main(source):
 asyncio.run(main(sys.argv[1]))
 """
 )
-DESTROY_SECONDS = 15.0
+DESTROY_SECONDS = 30.0
 
 
 async def test_a_machine_may_be_destroyed_twice_and_serves_nobody_then(provider, machine):

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -100,8 +101,7 @@ class Vm:
             places = (str(state().parent / "machines"), str(self._disk), str(self._address))
             host.sendall(json.dumps([*places, os.environ.get(FAULT, "")]).encode())
             pid = int(host.recv(100))
-        self._run.parent.mkdir(exist_ok=True)
-        self._run.write_text(json.dumps({"pid": pid, "key": self.key}))
+        note(self._run, {"pid": pid, "key": self.key})
         while os.environ.get(FAULT) == "hangs":
             time.sleep(1)
 
@@ -127,7 +127,24 @@ def stays() -> bool:
     return os.environ.get(FAULT) == "stays"
 
 
+def note(place: Path, fact: dict[str, Any]) -> None:
+    """Write a fact into a file, which others find whole or not at all."""
+    place.parent.mkdir(exist_ok=True)
+    begun = state() / f"{os.getpid()}.{threading.get_ident()}"
+    begun.write_text(json.dumps(fact))
+    begun.rename(place)
+
+
+def noted(folder: Path) -> list[Any]:
+    """The facts in a folder, but for those that are taken away meanwhile."""
+    facts = []
+    for place in sorted(folder.glob("*")):
+        with suppress(FileNotFoundError):
+            facts.append(json.loads(place.read_text()))
+    return facts
+
+
 def running() -> list[str]:
     """The keys of all machines that run."""
-    keys = [json.loads(path.read_text())["key"] for path in (state() / "running").glob("*")]
+    keys = [fact["key"] for fact in noted(state() / "running")]
     return sorted(key for key in keys if Vm(Path(), key).pid)

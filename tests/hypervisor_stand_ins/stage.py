@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from hypervisor_stand_ins import vboxmanage_program
-from hypervisor_stand_ins.machines import STATE, Vm, running, state
+from hypervisor_stand_ins.machines import STATE, Vm, noted, running, state
 from processes import line
 
 PROGRAMS = Path(__file__).parent
@@ -72,17 +72,13 @@ def virtualbox_image(folder: Path, *, snapshots: tuple[str, ...] = (SNAPSHOT,), 
 def guest_pid(vm: str) -> int:
     """The process without which a machine is dead."""
     key = vm if vm.endswith(".vmx") else vboxmanage_program.fact_of(vm)["uuid"]
-    (pid,) = (fact["pid"] for fact in map(_read, (state() / "running").iterdir()) if fact["key"] == key)
+    (pid,) = (fact["pid"] for fact in noted(state() / "running") if fact["key"] == key)
     return int(pid)
 
 
 def calls() -> list[list[str]]:
     """What the command lines were called with."""
     return [json.loads(text) for text in (state() / "calls").read_text().splitlines()]
-
-
-def _read(path: Path) -> dict[str, object]:
-    return dict(json.loads(path.read_text()))
 
 
 def _fill(folder: Path, snapshots: tuple[str, ...]) -> None:

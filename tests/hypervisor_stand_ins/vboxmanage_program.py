@@ -1,6 +1,5 @@
 """A stand-in for `VBoxManage`: the commands that Outrider uses, answered as the real one does; others are refused."""
 
-import json
 import os
 import shutil
 import sys
@@ -9,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hypervisor_stand_ins.machines import Vm, fail, state, stays, write_down
+from hypervisor_stand_ins.machines import Vm, fail, note, noted, state, stays, write_down
 
 TIMED_OUT = "Time out or interruption while waiting for a notification."
 PROPERTY = "/VirtualBox/GuestInfo/Net/0/V4/IP"
@@ -26,15 +25,12 @@ def new_uuid() -> str:
 
 
 def registry() -> dict[str, dict[str, Any]]:
-    facts = [json.loads(path.read_text()) for path in sorted((state() / "registered").glob("*.json"))]
-    return {fact["name"]: fact for fact in facts}
+    return {fact["name"]: fact for fact in noted(state() / "registered")}
 
 
 def register(name: str, folder: Path, memory: int) -> None:
     fact = {"name": name, "folder": str(folder), "uuid": new_uuid(), "memory": memory}
-    place = state() / "registered" / f"{fact['uuid']}.json"
-    place.parent.mkdir(exist_ok=True)
-    place.write_text(json.dumps(fact))
+    note(state() / "registered" / f"{fact['uuid']}.json", fact)
 
 
 def fact_of(name: str) -> dict[str, Any]:

@@ -134,7 +134,7 @@ async def test_an_instance_that_somebody_else_terminates_is_dead_at_once(provide
     waiting = asyncio.create_task(machine.wait_until_dead())
     await machine.probe()
     await of_aws(provider, "terminate_instances", InstanceIds=[instance_id])
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(30):
         assert f"{instance_id} is terminated" in await waiting
     await machine.destroy()
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from outrider.cli import COMMANDS
+from promptly import within
 from terminal import run_on_terminal
 
 OUTRIDER = [sys.executable, "-m", "outrider"]
@@ -221,10 +222,9 @@ def test_a_second_ctrl_c_stops_at_once_and_the_rollouts_come_back():
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    began = time.monotonic()
-    process.communicate(timeout=20)
+    with within(10):
+        process.communicate(timeout=60)
 
-    assert time.monotonic() - began < 10
     counts = run_json("status")["rollouts"]
     assert counts["requeuing"] + counts["queuing"] == 2
 

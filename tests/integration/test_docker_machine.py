@@ -120,7 +120,7 @@ async def test_a_command_that_is_cancelled_at_any_moment_does_not_go_on(machine:
         asked = asyncio.create_task(machine.computer.execute("sleep 4734"))
         await asyncio.wait([asked], timeout=delay)
         asked.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             with pytest.raises(asyncio.CancelledError):
                 await asked
     assert (await machine.computer.execute("ps | grep '[s]leep 4734'")).returncode == 1
@@ -158,7 +158,7 @@ async def test_paths_are_taken_as_commands_take_them(machine: DockerMachine):
 
 
 async def test_what_cannot_be_written_is_an_error_even_if_it_is_large(machine: DockerMachine):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         with pytest.raises(MachineError, match=r"/tmp: .*directory"):
             await machine.computer.write_file("/tmp", b"x" * 5 * MIB)
     await machine.probe()
@@ -187,7 +187,7 @@ async def test_a_paused_container_fails_its_probe_and_can_be_destroyed(
 ):
     await machine.probe()
     docker_engine.ask("POST", f"/containers/{machine.address['container']}/pause")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         with pytest.raises(MachineError, match="paused"):
             await machine.probe()
 
@@ -203,7 +203,7 @@ async def test_an_engine_that_goes_away_is_the_death_of_its_machines(docker_engi
         await machine.probe()
         assert not watching.done()
         await door.end()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert "machine m-1" in await watching
             for attempt in (running, machine.probe(), machine.reset()):
                 with pytest.raises(MachineError):
@@ -217,7 +217,7 @@ async def test_an_engine_that_hangs_fails_the_probe_in_time(
     monkeypatch.setattr(container, "PROBE_SECONDS", 0.3)
     async with Door(docker_engine.socket, tmp_path / "door") as door, machine_of(door.path) as machine:
         door.hold()
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(30):
             with pytest.raises(MachineError, match="does not answer"):
                 await machine.probe()
         door.let()

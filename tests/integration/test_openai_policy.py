@@ -34,6 +34,7 @@ from outrider.testing.model_server_faults import (
     status,
 )
 from processes import line, program
+from promptly import within
 
 ASK = [user("Say five little words")]
 TEXT = "Say five little words"
@@ -408,10 +409,8 @@ async def test_a_wrong_key_is_told_before_and_during_a_run_and_never_shown(opene
 
 async def test_a_server_that_is_not_there_is_told_at_once(opened):
     policy = await opened(f"http://127.0.0.1:{await only_refused_port()}/v1", clock=SystemClock())
-    began = time.monotonic()
-    with pytest.raises(InvalidInput, match=r"no connection to http://127.*--base-url or OPENAI_BASE_URL"):
+    with within(3), pytest.raises(InvalidInput, match=r"no connection to http://127.*--base-url or OPENAI_BASE_URL"):
         await policy.check()
-    assert time.monotonic() - began < 3.0
 
 
 async def test_a_server_that_takes_connections_and_says_nothing_is_told(opened):

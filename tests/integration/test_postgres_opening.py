@@ -20,6 +20,7 @@ from outrider.store.sql import migrations
 from postgres_load import requests, schema_of, waiting_claim
 from postgres_server import LOCKED_PASSWORD, PostgresServer
 from processes import output_of
+from promptly import within
 
 
 async def test_a_newer_schema_is_refused_and_left_as_it_is(postgres_server: PostgresServer, postgres_url: str):
@@ -146,11 +147,9 @@ def test_masked_urls_keep_all_but_the_password():
 async def test_what_cannot_be_opened_is_refused_at_once(
     postgres_server: PostgresServer, url: str, error: type[Exception], words: str
 ):
-    before = time.monotonic()
     async with no_leaks():
-        with pytest.raises(error, match=words):
+        with within(3), pytest.raises(error, match=words):
             await open_store(url.format(folder=postgres_server.folder))
-    assert time.monotonic() - before < 3
 
 
 async def test_without_the_client_library_the_extra_is_named():
@@ -202,7 +201,7 @@ async def test_machines_whose_clocks_differ_agree_on_the_end_of_a_lease(
         claimed = await ahead.dequeue_rollout(worker_id=1)
         assert claimed is not None
         assert claimed.attempt.lease_expires_at is not None
-        assert abs(claimed.attempt.lease_expires_at.timestamp() - time.time() - 120) < 5
+        assert abs(claimed.attempt.lease_expires_at.timestamp() - time.time() - 120) < 60
         monkeypatch.undo()
         async with open_store(postgres_url) as right:
             assert await right.heartbeat(1, [claimed.attempt.attempt_id]) == ()

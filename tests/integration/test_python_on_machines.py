@@ -133,7 +133,7 @@ async def test_a_program_is_stopped_at_the_time_limit(lease: Lease):
     limits = Limits(wall_seconds=0.5)
     environment = PythonEnvironments(PythonConfig(limits=limits)).make(TASK)
     environment.board(lease)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         seen = await tried(environment, "import time; print('begun'); time.sleep(60)")
     assert seen == "killed: wall time, at most 0.5 s allowed\nstdout:\nbegun"
 
@@ -147,7 +147,7 @@ async def test_a_machine_that_dies_is_the_failure_not_the_program(environment: E
 
     await eventually(begun)
     os.kill(lease.address["pid"], signal.SIGKILL)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(MachineError):
             await running
     with pytest.raises(MachineError):

@@ -20,6 +20,7 @@ from outrider.pool.computer import Key, MoveTo, Press, Text
 from outrider.pool.processes import Process, named, start_time
 from outrider.pool.providers.qemu import Accelerator, QemuProvider, QemuSettings, Reset
 from outrider.pool.qemu.image import Image
+from promptly import within
 from qemu_guest import CREATE_AND_STAY, guest_image, until
 
 OWNER = f"tests-{os.getpid()}"
@@ -166,7 +167,7 @@ async def test_a_reset_leaves_no_trace(provider, settings, reset):
         assert len(chances) == 2
         assert not watch.done(), "a reset is no death"
         os.kill(machine.address["pid"], signal.SIGKILL)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert "has ended" in await watch
     finally:
         watch.cancel()
@@ -193,10 +194,9 @@ async def test_clones_made_at_once_have_nothing_in_common_but_their_beginning(pr
 async def test_a_killed_machine_is_noticed_at_once(machine):
     watch = asyncio.create_task(machine.wait_until_dead())
     await asyncio.sleep(0)
-    began = time.monotonic()
-    os.kill(machine.address["pid"], signal.SIGKILL)
-    assert "has ended" in await watch
-    assert time.monotonic() - began < 2
+    with within(2):
+        os.kill(machine.address["pid"], signal.SIGKILL)
+        assert "has ended" in await watch
     with pytest.raises(MachineError):
         await machine.probe()
     with pytest.raises(MachineError):
@@ -218,10 +218,8 @@ async def test_a_frozen_guest_fails_the_probe_in_time_and_can_be_reset(provider,
     machine = await QemuProvider(replace(settings, probe_seconds=1.0)).create("m-1", OWNER)
     try:
         await machine._running.qmp.execute("stop")
-        began = time.monotonic()
-        with pytest.raises(MachineError, match="within 1 s"):
+        with within(5), pytest.raises(MachineError, match="within 1 s"):
             await machine.probe()
-        assert time.monotonic() - began < 5
         await machine.reset()
         await until(lambda: _probed(machine))
     finally:
@@ -316,7 +314,7 @@ async def test_what_is_dead_or_another_process_is_not_adopted(provider, machine)
 
 async def test_a_machine_of_another_snapshot_is_ended_instead_of_adopted(provider, machine):
     assert await provider.adopt("m-1", {**machine.address, "template": "clean-0"}) is None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await machine.wait_until_dead()
 
 

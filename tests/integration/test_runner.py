@@ -72,7 +72,7 @@ async def test_one_worker_runs_many_rollouts_at_once(store: Store):
     together = asyncio.Barrier(50)
 
     async def meet(task: Any, ctx: Context) -> float:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await together.wait()
         return 1.0
 
@@ -242,7 +242,7 @@ async def test_a_cancel_reaches_the_running_attempt_at_once(store: Store):
     async def cancel() -> None:
         await sleeper.began.wait()
         await store.cancel_rollouts([rollout_id])
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(10):
             await sleeper.cancelled.wait()
         runner.stop()
 
@@ -387,7 +387,7 @@ async def test_an_attempt_stops_when_its_lease_must_have_ended_while_the_store_i
         await sleeper.began.wait()
         with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as other_process:
             other_process.execute("BEGIN IMMEDIATE")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await sleeper.cancelled.wait()
             other_process.execute("ROLLBACK")
         runner.stop()

@@ -32,6 +32,7 @@ from outrider.policy.scripted.policy import ScriptedPolicy, ScriptOptions
 from outrider.policy.scripted.python import PythonScript
 from outrider.testing import eventually
 from processes import program
+from promptly import within
 
 SOURCE = Path(__file__).parent.parent.parent / "src"
 ORDINARY_USER = 4242
@@ -63,7 +64,7 @@ async def no_process_is_left() -> Iterator[None]:
                 os.waitpid(pid, os.WNOHANG)
         return not left
 
-    await eventually(as_before, within_seconds=2)
+    await eventually(as_before, within_seconds=30)
 
 
 def command_of(pid: int) -> str:
@@ -556,9 +557,8 @@ async def test_all_or_nothing_is_the_default():
 async def test_the_time_of_all_tests_together_is_bounded():
     scorer = PythonTestsScorer(PythonTestsConfig(max_test_seconds=1))
     task = Task(task_id="x", metadata={"tests": ["assert f()"] * 20})
-    began = asyncio.get_running_loop().time()
-    score = await scorer.score_program("def f():\n  while True: pass", task)
-    assert asyncio.get_running_loop().time() - began < 10
+    with within(10):
+        score = await scorer.score_program("def f():\n  while True: pass", task)
     assert (score.reward, score.metrics["tests"]) == (0.0, 20.0)
     pairs = Task(task_id="x", metadata={"tests": [{"output": "1"}] * 20})
     score = await scorer.score_program("import time; time.sleep(60)", pairs)

@@ -69,7 +69,7 @@ async def nothing_is_left() -> Iterator[None]:
     async def as_before() -> bool:
         return set(await census()) <= before
 
-    await eventually(as_before, within_seconds=2)
+    await eventually(as_before, within_seconds=30)
 
 
 async def test_files_of_the_host_and_its_users_are_not_there(sandbox, tmp_path):

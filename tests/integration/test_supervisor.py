@@ -199,10 +199,10 @@ async def test_the_number_of_workers_follows_the_queue_up_and_down(store: Store,
     async with asyncio.TaskGroup() as group:
         group.create_task(supervisor.run())
         rollouts = [await store.enqueue_rollout({"seconds": 60}) for _ in range(5)]
-        await eventually(workers(3), within_seconds=15)
+        await eventually(workers(3), within_seconds=40)
         await running(store, 3)
         await store.cancel_rollouts([rollout.rollout_id for rollout in rollouts])
-        await eventually(workers(0), within_seconds=15)
+        await eventually(workers(0), within_seconds=40)
         again = await store.enqueue_rollout({"seconds": 0})
         (ended,) = await store.wait_for_rollouts([again.rollout_id], timeout=15)
         assert ended.status is RolloutStatus.SUCCEEDED

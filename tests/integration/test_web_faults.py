@@ -523,7 +523,7 @@ async def test_a_killed_browser_fails_its_episodes_at_once_and_the_next_gets_a_n
         await server.asked.wait()
         os.kill(chromium.pid, signal.SIGKILL)
         with pytest.raises(EnvError, match="died"):
-            async with asyncio.timeout(15):  # of the 60 that the action has
+            async with asyncio.timeout(30):  # of the 60 that the action has
                 await acting
         with pytest.raises(EnvError, match="died"):
             await idle.call("read")

@@ -66,7 +66,7 @@ class FakeClock:
         await _settle()
 
 
-async def eventually(condition: Callable[[], Awaitable[object]], *, within_seconds: float = 10.0) -> None:
+async def eventually(condition: Callable[[], Awaitable[object]], *, within_seconds: float = 30.0) -> None:
     """Wait until `condition` holds; fail after so many seconds of real time."""
     async with asyncio.timeout(within_seconds):
         while not await condition():  # noqa: ASYNC110 the condition may lie in another process

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from outrider.core.errors import (
     InvalidInput,
 )
 from outrider.testing import eventually
+from promptly import within
 
 
 @pytest.fixture
@@ -51,20 +51,18 @@ def test_thousands_of_items_go_in_one_call_each_way(channel):
 def test_items_put_one_after_the_other_without_waiting_keep_their_order(channel):
     puts = [channel.put(n, async_op=True) for n in range(3000)]
     gets = [channel.get(async_op=True) for _ in range(3000)]
-    assert [get.wait(10) for get in gets] == list(range(3000))
-    assert all(put.wait(10) is None for put in puts)
+    assert [get.wait(30) for get in gets] == list(range(3000))
+    assert all(put.wait(30) is None for put in puts)
 
 
 def test_a_put_that_may_not_wait_finds_a_full_channel_at_once():
     with channel_here(maxsize=1) as channel:
         channel.put_nowait("a")
         assert channel.full()
-        begun = time.monotonic()
-        with pytest.raises(ChannelFull, match="'work' is full"):
+        with within(1), pytest.raises(ChannelFull, match="'work' is full"):
             channel.put_nowait("b")
-        with pytest.raises(ChannelEmpty, match="key 'other'"):
+        with within(1), pytest.raises(ChannelEmpty, match="key 'other'"):
             channel.get_nowait("other")
-        assert time.monotonic() - begun < 1
         assert channel.get_nowait() == "a"
         assert channel.empty()
 
@@ -75,7 +73,7 @@ def test_a_put_waits_for_room_and_its_deadline_says_how_much_has_entered():
             channel.put_many("abc", timeout=0.05)
         waiting = channel.put("d", async_op=True)
         assert channel.get_batch(3) == ["a", "b", "d"]
-        waiting.wait(5)
+        waiting.wait(30)
 
 
 def test_the_channel_keeps_no_more_of_what_waits_than_a_window():
@@ -86,7 +84,7 @@ def test_the_channel_keeps_no_more_of_what_waits_than_a_window():
         with pytest.raises(ChannelFull):
             channel.put_nowait("later")
         assert [channel.get()[0] for _ in range(8)] == list(range(8))
-        assert all(put.wait(5) is None for put in puts)
+        assert all(put.wait(30) is None for put in puts)
 
 
 def test_a_get_raises_at_its_deadline_and_takes_nothing(channel):
@@ -117,7 +115,7 @@ async def test_a_thousand_coroutines_wait_for_keys_of_their_own(channel):
     assert threading.active_count() <= n_threads + 1  # the one that asked for the counters
     for n in reversed(range(1000)):
         await channel.put(n, key=f"key {n}", async_op=True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await asyncio.gather(*gets) == list(range(1000))
 
 
@@ -129,7 +127,7 @@ async def test_a_cancelled_get_leaves_the_item_to_the_next(channel):
         cancelled.cancel()
         survivor = channel.get(async_op=True)
         await put
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await survivor == "a"
     await eventually(lambda: _holds(channel, leased=0, items=0, waiting_gets=0))
 
@@ -140,7 +138,7 @@ async def test_what_has_come_for_a_handle_that_nobody_waits_for_goes_back(channe
     await eventually(lambda: asyncio.to_thread(handles[0].done))
     assert channel.stats()["leased"] == 1
     handles.clear()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await channel.get(async_op=True) == "a"
 
 
@@ -152,7 +150,7 @@ def test_a_leased_item_is_gone_when_it_is_acknowledged_and_back_when_it_is_not(c
     with channel.lease() as item:
         assert item == "a"
         assert channel.stats()["leased"] == 1
-    second = channel.lease(async_op=True).wait(5)
+    second = channel.lease(async_op=True).wait(30)
     assert second.item == "b"
     second.ack()
     with pytest.raises(ChannelError, match="ended before"):
@@ -181,7 +179,7 @@ def test_a_closed_channel_is_read_to_its_end(channel):
     waiting = channel.get("other", async_op=True)
     channel.close()
     assert channel.get_batch(10) == [0, 1, 2]
-    for refused in (lambda: channel.put(4), channel.get, lambda: waiting.wait(5)):
+    for refused in (lambda: channel.put(4), channel.get, lambda: waiting.wait(30)):
         with pytest.raises(ChannelClosed, match="'work' is closed"):
             refused()
 
@@ -214,7 +212,7 @@ def test_a_call_that_would_block_the_post_itself_is_refused(channel):
         channel.get()
 
     with pytest.raises(ClusterError, match="async_op=True"):
-        channel._post.run(on_the_loop(), timeout=5)
+        channel._post.run(on_the_loop(), timeout=30)
 
 
 def test_an_interrupted_get_takes_nothing(channel, monkeypatch):

@@ -4,9 +4,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +14,9 @@ from outrider.cluster.channel import client
 from outrider.core.errors import CallLate, ChannelLost
 from outrider.testing import eventually
 from processes import line, stop
+from promptly import within
 
-BOUND_SECONDS = 5.0
-
-
-@contextmanager
-def within_bound() -> Iterator[None]:
-    begun = time.monotonic()
-    yield
-    assert time.monotonic() - begun < BOUND_SECONDS
+BOUND_SECONDS = 30.0
 
 
 def die(process: subprocess.Popen[str]) -> None:
@@ -52,7 +43,7 @@ def test_the_death_of_the_channel_is_told_to_all_who_wait_and_to_all_who_come_la
         stuck = channel.put("c", async_op=True)
         counted(channel, waiting_puts=1)
         die(process)
-        with within_bound():
+        with within(5):
             waits = [stuck.wait, get.wait, channel.get, lambda: channel.put("d"), lease.ack, channel.qsize]
             for wait in (*waits, channel.get_nowait):
                 with pytest.raises(ChannelLost, match="channel 'work' is gone"):
@@ -71,7 +62,7 @@ except Exception as exc:
         assert line(user) == "waits"
         counted(channel, waiting_gets=1)
         die(process)
-        with within_bound():
+        with within(5):
             assert line(user) == "ChannelLost"
 
 
@@ -82,7 +73,7 @@ def test_a_consumer_killed_while_it_waits_is_passed_over():
         survivor = channel.get(async_op=True)
         counted(channel, waiting_gets=2)
         die(consumer)
-        with within_bound():
+        with within(5):
             channel.put("a")
             assert survivor.wait(BOUND_SECONDS) == "a"
 
@@ -99,7 +90,7 @@ channel.get("never")
         with user_process(endpoint, source) as consumer:
             assert line(consumer) == "holds [0, 1, 2]"
             die(consumer)
-        with within_bound():
+        with within(5):
             assert channel.get_batch(4) == [0, 2, 3, 4]
 
 
@@ -138,7 +129,7 @@ def test_a_producer_killed_on_its_first_put_stops_nobody():
         with user_process(endpoint, source) as producer:
             counted(channel, waiting_puts=1)
             die(producer)
-        with within_bound():
+        with within(5):
             counted(channel, waiting_puts=0)
             assert channel.get() == "a"
             channel.put("b")
@@ -219,7 +210,7 @@ channel.put(b"x" * (16 << 20))
 """
     with channel_process() as (_, endpoint), opened(endpoint) as channel, user_process(endpoint, source) as producer:
         os.waitid(os.P_PID, producer.pid, os.WSTOPPED)
-        with within_bound():
+        with within(5):
             for n in range(100):
                 channel.put(n)
             assert channel.get_batch(100) == list(range(100))
@@ -233,7 +224,7 @@ def test_a_deadline_holds_though_the_channel_is_stopped(monkeypatch):
     with channel_process() as (process, endpoint), opened(endpoint) as channel:
         channel.put("a")
         stop(process.pid)
-        with within_bound(), pytest.raises(CallLate, match="nothing came"):
+        with within(5), pytest.raises(CallLate, match="nothing came"):
             channel.get(timeout=0.1)
         os.kill(process.pid, signal.SIGCONT)
         assert channel.get(timeout=BOUND_SECONDS) == "a"

@@ -1,7 +1,6 @@
 """A channel in a store: what users can do with it, and what outlives whom."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -9,6 +8,7 @@ from leaks import no_leaks
 from outrider.cluster.channel import Channel
 from outrider.core.errors import CallLate, ChannelClosed, ChannelEmpty, ChannelError, InvalidInput
 from processes import line, program
+from promptly import within
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_deadline_takes_nothing(channel):
     channel.put_many("ab")
     with pytest.raises(CallLate, match="2 items came"):
         channel.get_batch(3, timeout=0.05)
-    assert channel.get_batch(2, timeout=5) == ["a", "b"]
+    assert channel.get_batch(2, timeout=30) == ["a", "b"]
 
 
 async def test_a_cancelled_get_takes_nothing(channel):
@@ -55,7 +55,7 @@ async def test_a_cancelled_get_takes_nothing(channel):
     with pytest.raises(asyncio.CancelledError):
         await cancelled
     await channel.put("a", async_op=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await channel.get(async_op=True) == "a"
 
 
@@ -80,14 +80,14 @@ def test_a_closed_channel_is_read_to_its_end_by_everyone(channel, url):
         assert channel.get() == "a"
         for one in (channel, other):
             with pytest.raises(ChannelClosed, match="nothing more to read"):
-                one.get(timeout=10)
+                one.get(timeout=30)
 
 
 def test_closing_without_draining_drops_what_is_left(channel):
     channel.put_many("ab")
     channel.close(drain=False)
     with pytest.raises(ChannelClosed):
-        channel.get(timeout=10)
+        channel.get(timeout=30)
 
 
 def test_a_killed_reader_loses_nothing(channel, url):
@@ -103,9 +103,8 @@ channel.get("never")
         assert line(reader) == "a"
         reader.kill()
         reader.wait()
-        begun = time.monotonic()
-        assert sorted(channel.get_batch(2, timeout=10)) == ["a", "b"]
-        assert time.monotonic() - begun < 6
+        with within(6):
+            assert sorted(channel.get_batch(2, timeout=30)) == ["a", "b"]
 
 
 def test_a_lease_is_kept_while_its_reader_lives(url):
@@ -123,14 +122,14 @@ def test_what_was_put_is_there_after_all_processes_have_ended(url):
     with Channel.create("work", store=url) as channel:
         channel.put("a")
     with Channel.connect("work", store=url) as channel:
-        assert channel.get(timeout=5) == "a"
+        assert channel.get(timeout=30) == "a"
 
 
 def test_it_works_in_postgresql(postgres_url):
     with Channel.create("work", store=postgres_url) as channel:
         waiting = channel.get_batch(2, async_op=True)
         channel.put_many("ab")
-        assert waiting.wait(10) == ["a", "b"]
+        assert waiting.wait(30) == ["a", "b"]
 
 
 def test_bounds_and_bad_urls_are_refused(url):

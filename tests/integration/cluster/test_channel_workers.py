@@ -86,7 +86,7 @@ def test_the_death_of_its_worker_is_the_loss_of_the_channel(cluster):
     waiting = channel.get(async_op=True)
     (info,) = channel._group.worker_info_list
     os.kill(info.pid, signal.SIGKILL)
-    for lost in (lambda: waiting.wait(5), lambda: channel.put(1), lambda: Channel.connect("doomed", cluster=cluster)):
+    for lost in (lambda: waiting.wait(30), lambda: channel.put(1), lambda: Channel.connect("doomed", cluster=cluster)):
         with pytest.raises(ChannelLost, match="channel 'doomed' is gone"):
             lost()
 

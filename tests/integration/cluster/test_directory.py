@@ -36,7 +36,7 @@ class Someone:
         self.directory = DirectoryClient(self.post, directory)
 
     def join(self) -> None:
-        self.post.run(self.directory.join(worker(self.post.name), self.post.endpoint), timeout=10)
+        self.post.run(self.directory.join(worker(self.post.name), self.post.endpoint), timeout=30)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def driver() -> Iterator[Someone]:
 @pytest.fixture
 def team(driver: Someone) -> Iterator[list[Someone]]:
     """A declared group of two, none of whom has come."""
-    driver.post.run(driver.directory.declare("Team", 2), timeout=10)
+    driver.post.run(driver.directory.declare("Team", 2), timeout=30)
     members = [Someone(f"Team:{rank}", driver.directory.endpoint) for rank in range(2)]
     yield members
     for member in members:
@@ -68,17 +68,17 @@ def test_a_worker_that_is_being_started_is_waited_for(driver, team):
     time.sleep(0.3)
     assert not finding.done()
     team[1].join()
-    assert finding.result(5) == team[1].post.endpoint
-    infos = driver.post.run(driver.directory.group("Team"), timeout=5)
+    assert finding.result(30) == team[1].post.endpoint
+    infos = driver.post.run(driver.directory.group("Team"), timeout=30)
     assert [None if info is None else info.address.get_name() for info in infos] == [None, "Team:1"]
 
 
 def test_a_group_that_is_declared_in_time_is_found(driver):
     finding = driver.post.submit(find(driver, "Late:0", patience=5))
-    driver.post.run(driver.directory.declare("Late", 1), timeout=5)
+    driver.post.run(driver.directory.declare("Late", 1), timeout=30)
     late = Someone("Late:0", driver.directory.endpoint)
     late.join()
-    assert finding.result(5) == late.post.endpoint
+    assert finding.result(30) == late.post.endpoint
     late.post.close()
 
 
@@ -92,51 +92,51 @@ def test_a_group_that_is_declared_in_time_is_found(driver):
 )
 def test_a_name_that_nobody_has_is_told_from_one_that_is_late(driver, team, name, message):
     with pytest.raises(UnknownWorker, match=message):
-        driver.post.run(find(driver, name), timeout=5)
+        driver.post.run(find(driver, name), timeout=30)
 
 
 def test_the_death_of_a_worker_is_told_to_all_who_ask(driver, team):
     team[0].join()
     address = WorkerAddress.from_name("Team:0")
     waiting = [driver.post.submit(driver.directory.until_dead(address)) for _ in range(500)]
-    assert driver.post.run(find(driver, "Team:0"), timeout=5) == team[0].post.endpoint
+    assert driver.post.run(find(driver, "Team:0"), timeout=30) == team[0].post.endpoint
     team[0].post.close()
-    assert {future.result(5) for future in waiting} == {"its process ended or its node is gone"}
+    assert {future.result(30) for future in waiting} == {"its process ended or its node is gone"}
     with pytest.raises(WorkerDied, match="worker Team:0 is gone: its process ended"):
-        driver.post.run(find(driver, "Team:0"), timeout=5)
+        driver.post.run(find(driver, "Team:0"), timeout=30)
 
 
 def test_a_worker_that_never_came_is_gone_once_its_starter_says_so(driver, team):
     finding = driver.post.submit(find(driver, "Team:0"))
-    driver.post.run(driver.directory.gone(WorkerAddress.from_name("Team:0"), "its __init__ raised"), timeout=5)
+    driver.post.run(driver.directory.gone(WorkerAddress.from_name("Team:0"), "its __init__ raised"), timeout=30)
     with pytest.raises(WorkerDied, match="its __init__ raised"):
-        finding.result(5)
+        finding.result(30)
 
 
 def test_a_worker_that_is_started_again_is_waited_for_again(driver, team):
     team[0].join()
     team[0].post.close()
     address = WorkerAddress.from_name("Team:0")
-    driver.post.run(driver.directory.until_dead(address), timeout=5)
-    driver.post.run(driver.directory.expect(address), timeout=5)
+    driver.post.run(driver.directory.until_dead(address), timeout=30)
+    driver.post.run(driver.directory.expect(address), timeout=30)
     finding = driver.post.submit(find(driver, "Team:0"))
     again = Someone("Team:0", driver.directory.endpoint)
     again.join()
-    assert finding.result(5) == again.post.endpoint
+    assert finding.result(30) == again.post.endpoint
     again.post.close()
 
 
 def test_a_name_stands_for_one_group_until_that_is_closed(driver, team):
     with pytest.raises(InvalidInput, match="there is a group 'Team' already"):
-        driver.post.run(driver.directory.declare("Team", 3), timeout=5)
+        driver.post.run(driver.directory.declare("Team", 3), timeout=30)
     team[0].join()
     dying = driver.post.submit(driver.directory.until_dead(WorkerAddress.from_name("Team:0")))
-    driver.post.run(find(driver, "Team:0"), timeout=5)
-    driver.post.run(driver.directory.dismiss("Team"), timeout=5)
-    assert dying.result(5) == "its group was closed"
+    driver.post.run(find(driver, "Team:0"), timeout=30)
+    driver.post.run(driver.directory.dismiss("Team"), timeout=30)
+    assert dying.result(30) == "its group was closed"
     with pytest.raises(WorkerDied, match="its group was closed"):
-        driver.post.run(find(driver, "Team:0"), timeout=5)
-    driver.post.run(driver.directory.declare("Team", 3), timeout=5)
+        driver.post.run(find(driver, "Team:0"), timeout=30)
+    driver.post.run(driver.directory.declare("Team", 3), timeout=30)
 
 
 def test_two_workers_cannot_have_one_address(driver, team):
@@ -155,5 +155,5 @@ async def test_a_cluster_whose_program_is_gone_says_so():
     await asyncio.to_thread(someone.post.run, someone.directory.declare("Other", 1), 5)
     post.close()
     with pytest.raises(ClusterError, match="the program that started this cluster is gone"):
-        asking.result(5)
+        asking.result(30)
     someone.post.close()

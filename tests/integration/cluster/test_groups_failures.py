@@ -5,8 +5,6 @@ import logging
 import os
 import signal
 import threading
-import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,11 @@ from outrider.cluster import Cluster, WorkerGroup
 from outrider.core.errors import ClusterError, WorkerDied
 from outrider.testing import eventually
 from processes import is_running, line, program
+from promptly import within
 
 TESTS = Path(__file__).parents[2]
 SECONDS = 30.0
-BOUND_SECONDS = 5.0
+BOUND_SECONDS = 30.0
 FORKING = "import sys; sys.path.insert(0, sys.argv[1]); from cluster_workers import forking_driver_program as go; go()"
 DRIVER = "import sys; sys.path.insert(0, sys.argv[1]); from cluster_workers import driver_program; driver_program()"
 
@@ -28,13 +27,6 @@ DRIVER = "import sys; sys.path.insert(0, sys.argv[1]); from cluster_workers impo
 def cluster():
     with Cluster(local=True, num_nodes=3) as cluster:
         yield cluster
-
-
-@contextmanager
-def within_bound():
-    begun = time.monotonic()
-    yield
-    assert time.monotonic() - begun < BOUND_SECONDS
 
 
 async def ended(pids) -> None:
@@ -47,11 +39,11 @@ async def ended(pids) -> None:
 def test_a_worker_killed_in_a_call_is_named_and_the_others_results_are_there(cluster):
     with Calculator.create_group().launch(cluster, name="mortals") as group:
         call = group.die(1)
-        with within_bound(), pytest.raises(WorkerDied, match="mortals:1 is gone: its process was killed by SIGKILL"):
+        with within(5), pytest.raises(WorkerDied, match="mortals:1 is gone: its process was killed by SIGKILL"):
             call.wait(SECONDS)
         results = call.wait(return_exceptions=True)
         assert [results[0], results[2]] == [0, 2]
-        with within_bound(), pytest.raises(WorkerDied, match="mortals:1"):
+        with within(5), pytest.raises(WorkerDied, match="mortals:1"):
             group.add(1).wait(SECONDS)
         assert group.execute_on(0, 2).add(1).wait(SECONDS) == [1, 201]
 
@@ -61,7 +53,7 @@ async def test_a_worker_killed_from_outside_fails_the_calls_that_wait_for_it(clu
         plain, coroutine = group.hold_if(1, str(tmp_path / "never")), group.forever(str(tmp_path / "x"))
         queued = group.execute_on(1).add(1)
         os.kill(group.worker_info_list[1].pid, signal.SIGKILL)
-        with within_bound():
+        with within(5):
             assert isinstance((await plain.async_wait(return_exceptions=True))[1], WorkerDied)
             with pytest.raises(WorkerDied):
                 await queued
@@ -101,7 +93,7 @@ async def test_a_worker_that_dies_is_started_again_as_often_as_the_group_allows(
         with pytest.raises(WorkerDied):
             group.die(0).wait(SECONDS)
         await ended([second[0]])
-        with within_bound(), pytest.raises(WorkerDied, match="SIGKILL"):
+        with within(5), pytest.raises(WorkerDied, match="SIGKILL"):
             group.add(1).wait(SECONDS)
 
 
@@ -150,7 +142,7 @@ def test_closing_a_group_fails_its_calls_and_leaves_no_process(cluster, tmp_path
     busy, waits = group.hold(str(tmp_path / "never")), group.add(1)
     assert not busy.done()
     assert not waits.done()
-    with within_bound():
+    with within(5):
         group.close()
     assert not any(map(is_running, pids))
     for call in (busy, waits):

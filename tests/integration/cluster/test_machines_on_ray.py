@@ -220,7 +220,7 @@ async def names_taken(pools: Sequence[str]) -> AsyncIterator[None]:
                 return True
             return False
 
-        await eventually(is_ours, within_seconds=5)
+        await eventually(is_ours, within_seconds=30)
     try:
         yield
     finally:

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +16,7 @@ from outrider.cluster.post import Endpoint, Message, Part, Post
 from outrider.core.errors import ClusterError, PeerLost
 from outrider.testing import eventually
 from posting import KEY, other_post
+from promptly import within
 
 
 @pytest.fixture
@@ -79,15 +79,15 @@ def test_frames_of_all_sizes_on_one_link_keep_apart(post, other):
 
 def test_an_error_over_there_is_an_error_here_and_the_link_lives(post, other):
     with pytest.raises(ClusterError, match="ValueError: of mine"):
-        post.run(ask(post, other, "fail", "of mine"), timeout=10)
+        post.run(ask(post, other, "fail", "of mine"), timeout=30)
     with pytest.raises(ClusterError, match="no service 'missing'"):
-        post.run(ask(post, other, "missing"), timeout=10)
-    assert post.run(ask(post, other, "echo", 7), timeout=10).head == 7
+        post.run(ask(post, other, "missing"), timeout=30)
+    assert post.run(ask(post, other, "echo", 7), timeout=30).head == 7
 
 
 async def test_who_gives_up_cancels_what_was_asked(post, other):
     waiting = post.submit(ask(post, other, "wait", "this one"))
-    await eventually(lambda: asyncio.to_thread(lambda: post.run(ask(post, other, "echo", 1), timeout=5).head == 1))
+    await eventually(lambda: asyncio.to_thread(lambda: post.run(ask(post, other, "echo", 1), timeout=30).head == 1))
     waiting.cancel()
 
     async def was_given_up() -> bool:
@@ -100,15 +100,14 @@ async def test_who_gives_up_cancels_what_was_asked(post, other):
 def test_a_killed_peer_is_known_at_once_to_all_who_wait(post):
     with other_post() as (process, endpoint):
         waiting = [post.submit(ask(post, endpoint, "wait")) for _ in range(1000)]
-        post.run(ask(post, endpoint, "echo"), timeout=10)
-        killed_at = time.monotonic()
-        process.send_signal(signal.SIGKILL)
-        for future in waiting:
-            with pytest.raises(PeerLost, match="other"):
-                future.result(5)
-        assert time.monotonic() - killed_at < 5
+        post.run(ask(post, endpoint, "echo"), timeout=30)
+        with within(5):
+            process.send_signal(signal.SIGKILL)
+            for future in waiting:
+                with pytest.raises(PeerLost, match="other"):
+                    future.result(30)
         with pytest.raises(PeerLost, match="nobody answers"):
-            post.run(ask(post, endpoint, "echo"), timeout=10)
+            post.run(ask(post, endpoint, "echo"), timeout=30)
 
 
 @pytest.mark.parametrize("way", [lambda endpoint: endpoint, by_tcp], ids=["unix", "tcp"])
@@ -116,7 +115,7 @@ def test_a_stranger_without_the_key_is_not_heard(other, way):
     stranger = Post("stranger", b"another key")
     try:
         with pytest.raises(PeerLost, match="does not know the key"):
-            stranger.run(ask(stranger, way(other), "echo"), timeout=10)
+            stranger.run(ask(stranger, way(other), "echo"), timeout=30)
     finally:
         stranger.close()
 
@@ -127,7 +126,7 @@ def test_garbage_ends_its_own_connection_only(post, other, garbage):
         stranger.sendall(garbage)
         while stranger.recv(4096):
             continue
-    assert post.run(ask(post, by_tcp(other), "echo", 1), timeout=10).head == 1
+    assert post.run(ask(post, by_tcp(other), "echo", 1), timeout=30).head == 1
 
 
 @pytest.fixture
@@ -156,9 +155,8 @@ def test_a_node_that_vanishes_without_a_word_is_lost_within_five_seconds(post, o
     space, cable = other_network
     with other_post(host="10.213.77.2", within=("ip", "netns", "exec", space)) as (_, endpoint):
         waiting = post.submit(ask(post, endpoint, "wait"))
-        assert post.run(ask(post, endpoint, "echo", 3), timeout=10).head == 3
-        cut_at = time.monotonic()
-        subprocess.run(["ip", "link", "set", cable, "down"], check=True, timeout=10)
-        with pytest.raises(PeerLost):
-            waiting.result(10)
-        assert time.monotonic() - cut_at < 5
+        assert post.run(ask(post, endpoint, "echo", 3), timeout=30).head == 3
+        with within(5):
+            subprocess.run(["ip", "link", "set", cable, "down"], check=True, timeout=10)
+            with pytest.raises(PeerLost):
+                waiting.result(30)

@@ -163,7 +163,7 @@ async def test_a_killed_worker_is_noticed_at_once_and_its_rollout_retried_on_ano
         group.create_task(supervisor.run())
         await running(store, 1)
         os.kill(pid_of(supervisor.workers[0].worker_id), signal.SIGKILL)
-        await eventually(retried, within_seconds=10)
+        await eventually(retried, within_seconds=40)
         await store.cancel_rollouts([rollout.rollout_id])
         supervisor.drain()
 

@@ -154,7 +154,7 @@ async def test_workers_end_with_a_driver_that_was_killed(two_nodes: RayNodes, po
         async def gone() -> bool:
             return not Path(f"/proc/{pid}").exists()
 
-        await eventually(gone, within_seconds=15)
+        await eventually(gone, within_seconds=40)
 
 
 @pytest.mark.parametrize("command", [("run", *MATH), ("rollout", "-c", "frozen_lake.yaml"), ("work",)])

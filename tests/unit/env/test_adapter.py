@@ -94,7 +94,7 @@ async def test_a_blocking_step_does_not_hold_up_the_loop():
 
     env, other = made(Slow), made(Counter)
     await env.reset(0)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         waiting = group.create_task(env.step(assistant("slow")))
         await other.reset(0)
         assert (await other.step(assistant("fast"))).reward == 1.0

@@ -77,7 +77,7 @@ class Desk:
 
     async def borrowed(self, pin: int | None = None, name: str = "") -> tuple[ChatPolicy, int]:
         """The policy and its version, of a call that has ended."""
-        async with asyncio.timeout(5), self.lend(pin, name) as loan:
+        async with asyncio.timeout(10), self.lend(pin, name) as loan:
             return loan.policy, loan.version
 
 
@@ -129,7 +129,7 @@ async def test_reached_waits_for_the_version_or_a_newer_one():
         await here.sees(1)
         assert not waiting.done()
         await here.publish(5)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             await waiting
 
 
@@ -295,7 +295,7 @@ async def test_a_store_that_cannot_be_reached_is_looked_at_again(clock: FakeCloc
             await clock.advance(0)
             assert not waiting.done(), "nothing is known before the first look"
             await clock.advance(UNAVAILABLE_SECONDS)
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             await waiting
         assert publications.newest.version == 6
         duty.cancel()

@@ -9,6 +9,7 @@ from outrider.core.status import AttemptStatus
 from outrider.store import open_store
 from outrider.testing import Deadlock, LoopClock, run_scaled, run_virtual
 from outrider.testing.clock import START
+from promptly import within
 
 YEAR = 365 * 86400.0
 
@@ -18,9 +19,8 @@ def test_a_long_sleep_takes_no_real_time():
         await asyncio.sleep(YEAR)
         return asyncio.get_running_loop().time()
 
-    began = time.monotonic()
-    assert run_virtual(main()) == pytest.approx(YEAR)
-    assert time.monotonic() - began < 5
+    with within(5):
+        assert run_virtual(main()) == pytest.approx(YEAR)
 
 
 def test_sleepers_wake_in_the_order_they_are_due_each_at_its_own_time():

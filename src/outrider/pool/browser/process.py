@@ -29,7 +29,9 @@ _FROM_US, _TO_US = 3, 4
 _PROFILE = "--user-data-dir="
 _NO_BUS = "disabled:"
 _EMPTY_CLIPBOARD = """document.addEventListener('copy', event => {
-    event.preventDefault(); event.clipboardData.setData('text/plain', '') }); document.execCommand('copy')"""
+    event.preventDefault(); event.clipboardData.setData('text/plain', '') }); document.execCommand('copy');
+    document.body.appendChild(document.createElement('textarea')).focus()"""
+_PASTED = "document.querySelector('textarea').value"
 
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -82,17 +84,21 @@ class Chromium:
             async with asyncio.timeout(CLEAN_SECONDS):
                 old = (await self._contexts())["browserContextIds"]
                 blank, _ = await asyncio.gather(self._blank_page(), self._dispose(*old))
-                await self._run(blank, _EMPTY_CLIPBOARD)
+                left = await self._empty_clipboard(*blank)
                 await self.line.call("Storage.clearCookies")
                 await self.line.call("Browser.setDownloadBehavior", behavior="deny")
                 contexts = (await self._contexts())["browserContextIds"]
-                return not contexts and not await self.targets() and not self.line.is_soiled
+                return not left and not contexts and not await self.targets() and not self.line.is_soiled
         except (MachineError, TimeoutError):
             return False
 
     async def evaluate(self, expression: str) -> Any:
         """What a script comes to in an empty page that is made for it."""
-        return await self._run(await self._blank_page(), expression)
+        context, session = await self._blank_page()
+        try:
+            return await self._run(session, expression)
+        finally:
+            await self._dispose(context)
 
     async def new_context(self) -> str:
         return str((await self.line.call("Target.createBrowserContext"))["browserContextId"])
@@ -139,15 +145,24 @@ class Chromium:
         context = await self.new_context()
         return context, await self.attach(await self.new_page(context))
 
-    async def _run(self, page: tuple[str, str], expression: str) -> Any:
-        """A script, as if the user had asked for it; the page is gone afterwards."""
-        context, session = page
+    async def _empty_clipboard(self, context: str, session: str) -> str:
+        """What can be pasted afterwards. The page is gone then.
+
+        A page whose copy is still on its way when it goes has copied nothing. What it pastes is read after that.
+        """
         try:
-            answer = await self.line.call(
-                "Runtime.evaluate", session=session, expression=expression, userGesture=True, returnByValue=True
-            )
+            await self._run(session, _EMPTY_CLIPBOARD)
+            for kind in ("rawKeyDown", "keyUp"):
+                await self.line.call("Input.dispatchKeyEvent", session=session, type=kind, commands=["paste"])
+            return str(await self._run(session, _PASTED))
         finally:
             await self._dispose(context)
+
+    async def _run(self, session: str, expression: str) -> Any:
+        """A script, as if the user had asked for it."""
+        answer = await self.line.call(
+            "Runtime.evaluate", session=session, expression=expression, userGesture=True, returnByValue=True
+        )
         return answer["result"].get("value")
 
     async def _contexts(self) -> dict[str, Any]:

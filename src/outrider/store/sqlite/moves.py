@@ -15,7 +15,6 @@ class Moves:
     requeued: list[tuple[Any, ...]] = field(default_factory=list)
     ended: list[tuple[Any, ...]] = field(default_factory=list)
     accounts: list[tuple[Any, ...]] = field(default_factory=list)
-    rollout_ids: set[str] = field(default_factory=set)
 
     def keep_account(self, seq: int, report: Report) -> None:
         """What the attempt took, if it says so; `seq` is where its rollout stands."""

@@ -158,11 +158,13 @@ class SqliteSteps:
         found = reads.currents(
             self._db, {report.rollout_id for report in reports if find(report.rollout_id, report.attempt_id) is None}
         )
+        reported: set[str] = set()
         for report in reports:
-            if report.rollout_id in moves.rollout_ids:
+            if report.rollout_id in reported:
                 self._write(moves)
                 moves = Moves()
                 found |= reads.currents(self._db, {report.rollout_id})
+            reported.add(report.rollout_id)
             current = find(report.rollout_id, report.attempt_id) or found.get(report.rollout_id)
             try:
                 outcomes.append(self._report(report, current, moves))
@@ -281,7 +283,6 @@ class SqliteSteps:
             self._see_worker(worker_id)
         if report.events:
             self._insert_events(current, report)
-        moves.rollout_ids.add(report.rollout_id)
         if report.signal is None or report.signal is Signal.RUN:
             status = current.status if report.signal is None else "running"
             moves.live.append((status, worker_id, current.seq))

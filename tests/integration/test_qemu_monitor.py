@@ -11,12 +11,16 @@ from outrider.pool.qemu.qmp import Event, Qmp, QmpRefused
 from outrider.pool.qemu.vm import Vm
 from qemu_guest import PROGRAM, require_qemu
 
+BARE = [PROGRAM, "-M", "none", "-display", "none", "-nodefaults"]
+"""A QEMU without a machine in it, which is up at once."""
+N_TURNS = 20
+N_AT_ONCE = 8
+
 
 @pytest.fixture
 async def bare(tmp_path):
-    """A QEMU without a machine in it, which is up at once."""
     require_qemu()
-    vm = await Vm.start(tmp_path, [PROGRAM, "-M", "none", "-display", "none", "-nodefaults"])
+    vm = await Vm.start(tmp_path, BARE)
     yield vm
     await vm.end()
 
@@ -74,3 +78,17 @@ async def test_what_qemu_says_before_it_gives_up_is_told(tmp_path):
     require_qemu()
     with pytest.raises(MachineError, match="no-such-device"):
         await Vm.start(tmp_path, [PROGRAM, "-display", "none", "-device", "no-such-device"])
+
+
+async def test_of_many_that_start_at_once_all_can_be_spoken_to(tmp_path):
+    require_qemu()
+
+    async def start_and_end(number: int) -> None:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        vm = await Vm.start(folder, BARE)
+        await vm.qmp.execute("query-name")
+        await vm.end()
+
+    for turn in range(N_TURNS):
+        await asyncio.gather(*(start_and_end(turn * N_AT_ONCE + n) for n in range(N_AT_ONCE)))

@@ -18,6 +18,7 @@ MONITOR, PORT, LOG = "qmp", "agent", "log"
 
 _START_SECONDS = 60.0
 _FIND_SECONDS = 10.0
+_WAITS = ": info: QEMU waiting for connection"
 _LOG_BYTES = 400
 
 
@@ -35,10 +36,13 @@ class Vm:
 
     @classmethod
     async def start(cls, folder: Path, arguments: Sequence[str]) -> Self:
-        """Start QEMU, and connect to it. If this fails or is cancelled, it has ended."""
+        """Start QEMU, and connect to it. If this fails or is cancelled, it has ended.
+
+        QEMU waits for the connection to its monitor. One that it takes while it sets the monitor up may stay unheard.
+        """
         with listen(folder / MONITOR) as monitor, listen(folder / PORT) as port:
             handed = [
-                *("-chardev", f"socket,id=monitor,fd={monitor.fileno()},server=on,wait=off"),
+                *("-chardev", f"socket,id=monitor,fd={monitor.fileno()},server=on,wait=on"),
                 *("-mon", "chardev=monitor,mode=control"),
                 *("-chardev", f"socket,id=agent,fd={port.fileno()},server=on,wait=off"),
             ]
@@ -140,7 +144,8 @@ class Vm:
     def last_words(self) -> str:
         """What QEMU has written at last, to be put behind a message."""
         with suppress(OSError):
-            if said := (self.folder / LOG).read_bytes()[-_LOG_BYTES:].decode(errors="replace").strip():
+            written = (self.folder / LOG).read_bytes()[-_LOG_BYTES:].decode(errors="replace")
+            if said := "\n".join(line for line in written.splitlines() if _WAITS not in line).strip():
                 return f"; it said: {said}"
         return ""
 

@@ -2,11 +2,12 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 PROGRAM_SECONDS = 60
@@ -61,6 +62,19 @@ def stop(pid: int) -> None:
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < ends_at, f"process {pid} does not stop"
         time.sleep(0.001)
+
+
+def stop_between_writes(pid: int, database: Path) -> None:
+    """Stop a process that writes to a SQLite file while it does not hold the lock: all others would wait for it."""
+    while True:
+        stop(pid)
+        with closing(sqlite3.connect(database, timeout=1.0, isolation_level=None)) as other:
+            try:
+                other.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                os.kill(pid, signal.SIGCONT)
+            else:
+                return
 
 
 def line(process: subprocess.Popen[str]) -> str:

@@ -31,6 +31,7 @@ from outrider.train.config import SchedulerConfig
 from outrider.train.delivery import RolloutBatch
 from outrider.train.scheduler import RolloutScheduler
 from outrider.train.seeding import GroupSource
+from processes import stop_between_writes
 from training import Lab, config_of, play, take_all
 
 HERE = Path(__file__).parent.parent
@@ -316,7 +317,7 @@ async def test_members_of_a_frozen_worker_process_are_hedged_and_what_it_writes_
         config = config_walking(n_groups=6, hedge_seconds=2.5, max_refills=8)
         async with RolloutScheduler(store, config) as scheduler, worker_processes(store, 2, reset_seconds=1.0) as crew:
             frozen = await busy_worker(store, crew)
-            os.kill(frozen.pid, signal.SIGSTOP)
+            stop_between_writes(frozen.pid, tmp_path / "runs.db")
             try:
                 batches = []
                 for _ in range(2):

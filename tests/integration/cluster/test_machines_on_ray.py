@@ -36,7 +36,7 @@ from outrider.runner.machines import SupplySpec
 from outrider.runner.supervisor import Scale, Supervisor
 from outrider.runner.worker import WorkerSpec
 from outrider.testing import eventually
-from processes import OUTRIDER
+from processes import OUTRIDER, stop_between_writes
 from ray_nodes import children, ray_nodes
 
 SLOW = "builtin:solver?latency=0.3"
@@ -192,12 +192,14 @@ async def test_a_killed_pool_is_back_on_its_node_with_its_machines_and_its_worke
 
 
 @pytest.mark.usefixtures("short_folder")
-async def test_a_pool_whose_node_is_silent_moves_and_its_workers_are_called_after_it(cluster: Cluster, store: Store):
+async def test_a_pool_whose_node_is_silent_moves_and_its_workers_are_called_after_it(
+    cluster: Cluster, store: Store, tmp_path: Path
+):
     lines: list[str] = []
     async with begun(cluster, store, lines, n_tasks=8) as run, asyncio.TaskGroup() as group:
         following = group.create_task(run.follow())
         await eventually(lent(store, *run.shares.pools), within_seconds=20)
-        os.kill(run.worker(1), signal.SIGSTOP)
+        stop_between_writes(run.worker(1), tmp_path / "runs.db")
         os.kill(pid_of(run.shares.pools[1]), signal.SIGKILL)
         await following
 

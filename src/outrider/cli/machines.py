@@ -8,12 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from outrider.cli.machine_settings import MachineSettings
-from outrider.cluster.cluster import Cluster
-from outrider.cluster.rollouts.launcher import cluster_launcher
-from outrider.cluster.rollouts.opening import is_one_here
-from outrider.cluster.rollouts.shares import LISTED, Shares, open_shares
 from outrider.core.errors import InvalidInput
 from outrider.core.machine import MachineRecord, MachineState
 from outrider.core.settings import settings_of
@@ -21,11 +18,15 @@ from outrider.pool import MachinePool, PoolConfig
 from outrider.pool.registry import provider_of
 from outrider.pool.service.host import hosted_pool
 from outrider.pool.service.place import PoolFacts, PoolPlace, pools_on_host
-from outrider.pool.spec import DEFAULT_PROVIDER, MachineSpec
+from outrider.pool.spec import DEFAULT_PROVIDER, LISTED, MachineSpec
 from outrider.runner.attempt import StageLimits
 from outrider.runner.machines import SupplySpec, own_pool
 from outrider.runner.supervisor import Launcher, process_launcher, task_launcher
 from outrider.store import Store
+
+if TYPE_CHECKING:
+    from outrider.cluster.cluster import Cluster
+    from outrider.cluster.rollouts.shares import Shares
 
 OSWORLD = "osworld"
 KINDS: Mapping[str, str] = {"web": "browser", "py": "process"}
@@ -99,7 +100,7 @@ def machine_spec(settings: MachineSettings, environments: Sequence[str]) -> Mach
     )
 
 
-def supply_spec(demand: Demand | None, cluster: Cluster | None = None) -> SupplySpec | None:
+def supply_spec(demand: Demand | None, cluster: "Cluster | None" = None) -> SupplySpec | None:
     """Where the workers of the job get machines; None: they need none.
 
     On a cluster the machines are divided into shares, and how long a worker may wait follows from the smallest.
@@ -138,7 +139,7 @@ def _pool_config(demand: Demand) -> PoolConfig:
     return settings_of(PoolConfig, values, "settings of the pool")
 
 
-def n_shares_of(demand: Demand, pool: PoolConfig, cluster: Cluster) -> int:
+def n_shares_of(demand: Demand, pool: PoolConfig, cluster: "Cluster") -> int:
     """Into how many pools the machines are divided: one a node, and none without machines or workers."""
     return min(len(cluster.working_nodes), pool.n_machines, demand.n_workers)
 
@@ -160,10 +161,12 @@ def _served(name: str) -> PoolFacts:
     return facts
 
 
-def check_places(demand: Demand | None, cluster: Cluster | None) -> None:
+def check_places(demand: Demand | None, cluster: "Cluster | None") -> None:
     """Raise `InvalidInput` if workers on the nodes of the cluster could not use such machines, or not apart."""
     if cluster is None or demand is None:
         return
+    from outrider.cluster.rollouts.opening import is_one_here  # noqa: PLC0415 takes its time, and few need it
+
     settings, n_nodes = demand.settings, len(cluster.working_nodes)
     if settings.pool_name is not None and not is_one_here([node.ip for node in cluster.nodes]):
         where = f"has {n_nodes} nodes" if n_nodes > 1 else "is on another machine"
@@ -178,7 +181,7 @@ def check_places(demand: Demand | None, cluster: Cluster | None) -> None:
         )
 
 
-async def check_machines(demand: Demand | None, supply: SupplySpec | None, cluster: Cluster | None = None) -> None:
+async def check_machines(demand: Demand | None, supply: SupplySpec | None, cluster: "Cluster | None" = None) -> None:
     """Raise `InvalidInput` if the machines of the job cannot be had here. Nodes of a cluster see for themselves."""
     if demand is None or supply is None or demand.settings.pool_name is not None or cluster is not None:
         return
@@ -192,8 +195,8 @@ async def open_machines(
     supply: SupplySpec | None,
     store: Store,
     say: Callable[[str], None],
-    cluster: Cluster | None = None,
-) -> AsyncIterator[MachinePool | Shares | None]:
+    cluster: "Cluster | None" = None,
+) -> AsyncIterator["MachinePool | Shares | None"]:
     """The pool that the workers of the job share, once it has its first machine; None if they share none of ours.
 
     On a cluster it is several, one for each node.
@@ -202,6 +205,8 @@ async def open_machines(
         yield None
         return
     if cluster is not None:
+        from outrider.cluster.rollouts.shares import open_shares  # noqa: PLC0415 takes its time, and few need it
+
         n_shares = n_shares_of(demand, supply.pool, cluster)
         async with open_shares(cluster, supply, store.url, n_shares=n_shares, on_line=say) as shares:
             yield shares
@@ -217,27 +222,32 @@ def launcher_of(
     store: Store,
     say: Callable[[str], None],
     *,
-    n_workers: int,
-    cluster: Cluster | None,
+    as_tasks: bool,
+    cluster: "Cluster | None",
     cpus_per_worker: float,
-    pool: MachinePool | Shares | None,
+    pool: "MachinePool | Shares | None" = None,
 ) -> Launcher:
     """Workers in this process, in processes of their own, or on a cluster: there, where their share of machines is."""
     if cluster is not None:
+        from outrider.cluster.rollouts.launcher import cluster_launcher  # noqa: PLC0415 takes its time, and few need it
+
         launcher = partial(cluster_launcher, cluster, say, cpus_per_worker=cpus_per_worker)
-        return launcher(choose=pool.choose, berths=pool.berths) if isinstance(pool, Shares) else launcher()
-    return task_launcher(store, say) if n_workers == 1 else process_launcher(say)
+        if pool is None or isinstance(pool, MachinePool):
+            return launcher()
+        return launcher(choose=pool.choose, berths=pool.berths)
+    return task_launcher(store, say) if as_tasks else process_launcher(say)
 
 
 async def machines_now(
-    demand: Demand | None, supply: SupplySpec | None, store: Store, pool: MachinePool | Shares | None
+    demand: Demand | None, supply: SupplySpec | None, store: Store, pool: "MachinePool | Shares | None"
 ) -> tuple[MachineRecord, ...]:
     """The machines of the job that exist, as the journal knows them."""
     if demand is None or supply is None or demand.settings.pool_name is not None:
         return ()
     name = supply.pool.name
     own = [own_pool(name, worker) for worker in range(demand.n_workers)]
-    pools = pool.pools if isinstance(pool, Shares) else [name] if supply.is_shared else own
+    here = [name] if supply.is_shared else own
+    pools = here if pool is None or isinstance(pool, MachinePool) else pool.pools
     states = [state for state in MachineState if state.exists]
     return tuple([record for pool in pools for record in await store.query_machines(pool, states)])
 

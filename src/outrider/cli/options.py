@@ -4,7 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -98,10 +98,23 @@ async def known(store: Store, rollout_ids: tuple[str, ...]) -> tuple[Rollout, ..
     return found.items
 
 
-def on_cluster(address: str | None, store_url: str, cpus_per_worker: float) -> "AbstractContextManager[Cluster | None]":
-    """The Ray cluster that a command was told to use, if it was; starting one takes seconds, so it is said."""
-    from outrider.cluster.rollouts.opening import open_cluster  # noqa: PLC0415 most commands need none of it
+def on_cluster(
+    address: str | None, store_url: str | None, cpus_per_worker: float
+) -> "AbstractContextManager[Cluster | None]":
+    """The Ray cluster that a command was told to use, if it was; starting one takes seconds, so it is said.
 
-    return open_cluster(
-        address, store_url, cpus_per_worker=cpus_per_worker, say=lambda line: click.echo(line, err=True)
-    )
+    Without a store, the job makes one in its own folder.
+    """
+    if address is None:
+        if cpus_per_worker:
+            raise InvalidInput("--cpus-per-worker is what Ray reserves for a worker; it needs --ray")
+        return nullcontext()
+    from outrider.cluster.rollouts.opening import open_cluster  # noqa: PLC0415 takes its time, and few need it
+
+    return open_cluster(address, store_url or "sqlite:///", say=lambda line: click.echo(line, err=True))
+
+
+def spread_of(n_workers: int, cluster: "Cluster") -> str:
+    """So many workers on so many nodes, in words."""
+    n_nodes = len(cluster.working_nodes)
+    return f"{n_workers} worker{'s' * (n_workers != 1)} on {n_nodes} node{'s' * (n_nodes != 1)} of Ray"

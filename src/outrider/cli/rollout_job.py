@@ -5,21 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
 from outrider.cli.leases import take_leases_of_the_dead
 from outrider.cli.machines import Demand, launcher_of, machines_now, open_machines, supply_spec
-from outrider.cli.options import on_cluster, opened
+from outrider.cli.options import on_cluster, opened, spread_of
 from outrider.cli.rollout_config import RolloutSettings, check_same, read_settings, write_settings
 from outrider.cli.rollout_folder import RolloutFolder, folder_to_resume, new_folder
 from outrider.cli.rollout_setup import check, demand_of, notes, worker_spec
 from outrider.cli.rollout_trainer import StandInTrainer, n_steps_done
 from outrider.cli.rollout_view import Moment, RolloutView, open_rollout_view
 from outrider.cli.supervision import supervise
-from outrider.cluster.cluster import Cluster
-from outrider.cluster.rollouts.opening import LOCAL_STORE, spread_of
-from outrider.cluster.rollouts.shares import Shares
 from outrider.core.account import Fate
 from outrider.core.clock import SystemClock, sleep
 from outrider.core.errors import BatchLate, StoreUnavailable
@@ -33,6 +31,10 @@ from outrider.store import Store
 from outrider.train.scheduler import RolloutScheduler
 from outrider.train.timeline import read_timeline
 from outrider.train.timeline_page import page_of
+
+if TYPE_CHECKING:
+    from outrider.cluster.cluster import Cluster
+    from outrider.cluster.rollouts.shares import Shares
 
 DISPLAY_SECONDS = 0.5
 
@@ -77,7 +79,7 @@ class Job:
         view: RolloutView,
         demand: Demand | None,
         *,
-        cluster: Cluster | None,
+        cluster: "Cluster | None",
     ) -> None:
         self._settings = settings
         self._cluster = cluster
@@ -122,7 +124,7 @@ class Job:
             launcher=launcher_of(
                 store,
                 say,
-                n_workers=settings.n_workers,
+                as_tasks=settings.n_workers == 1,
                 cluster=self._cluster,
                 cpus_per_worker=settings.cpus_per_worker,
                 pool=self._pool,
@@ -236,12 +238,12 @@ async def run_job(
     settings: RolloutSettings, folder: RolloutFolder | None, *, timeline: Path | None, as_json: bool
 ) -> Outcome:
     """Check everything, then run it all, or what is left of it in `folder`."""
-    with on_cluster(settings.ray, settings.store or LOCAL_STORE, settings.cpus_per_worker) as cluster:
+    with on_cluster(settings.ray, settings.store, settings.cpus_per_worker) as cluster:
         return await _run_on(cluster, settings, folder, timeline=timeline, as_json=as_json)
 
 
 async def _run_on(
-    cluster: Cluster | None,
+    cluster: "Cluster | None",
     given: RolloutSettings,
     folder: RolloutFolder | None,
     *,
@@ -269,7 +271,7 @@ async def _run_on(
         return await Job(settings, folder, view, demand, cluster=cluster).run(tasks, timeline)
 
 
-def _spread(settings: RolloutSettings, cluster: Cluster | None) -> RolloutSettings:
+def _spread(settings: RolloutSettings, cluster: "Cluster | None") -> RolloutSettings:
     """The settings with as many workers as the cluster has nodes, if no number was asked for."""
     if cluster is None or settings.workers is not None:
         return settings
@@ -278,7 +280,7 @@ def _spread(settings: RolloutSettings, cluster: Cluster | None) -> RolloutSettin
 
 async def dry_run_job(settings: RolloutSettings) -> dict[str, list[Task]]:
     """Raise `InvalidInput` if it could not work, or not on the cluster it shall be on; its tasks by tag."""
-    with on_cluster(settings.ray, settings.store or LOCAL_STORE, settings.cpus_per_worker) as cluster:
+    with on_cluster(settings.ray, settings.store, settings.cpus_per_worker) as cluster:
         spread = _spread(settings, cluster)
         return await check(spread, await demand_of(spread), cluster)
 

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,7 +22,6 @@ from outrider.cli.machines import (
     without_effect,
 )
 from outrider.cli.rollout_config import RolloutSettings
-from outrider.cluster.cluster import Cluster
 from outrider.core.errors import InvalidInput
 from outrider.core.memory import available_bytes
 from outrider.core.task import Task
@@ -36,6 +36,9 @@ from outrider.runner.machines import SupplySpec
 from outrider.runner.worker import WorkerSpec
 from outrider.train.config import CustomEnv, warnings_of
 from outrider.train.filters import Filters
+
+if TYPE_CHECKING:
+    from outrider.cluster.cluster import Cluster
 
 GRACE_SECONDS = 0.0
 """What runs when the command ends is handed back at once: the next run takes it up."""
@@ -161,7 +164,7 @@ def worker_spec(
 
 
 async def check(
-    settings: RolloutSettings, demand: Demand | None = None, cluster: Cluster | None = None, *, is_new: bool = True
+    settings: RolloutSettings, demand: Demand | None = None, cluster: "Cluster | None" = None, *, is_new: bool = True
 ) -> dict[str, list[Task]]:
     """Raise `InvalidInput` if it could not work here, or on the cluster; the tasks of the tags that have some."""
     if settings.n_workers > 1 and (settings.store or "").startswith("memory:"):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
@@ -18,7 +18,7 @@ from outrider.cli.machines import (
     open_machines,
     supply_spec,
 )
-from outrider.cli.options import on_cluster, opened
+from outrider.cli.options import on_cluster, opened, spread_of
 from outrider.cli.run_config import RunConfig
 from outrider.cli.run_folder import RunFolder, folder_to_resume, lasting_settings, new_folder
 from outrider.cli.run_setup import (
@@ -34,9 +34,6 @@ from outrider.cli.run_setup import (
 )
 from outrider.cli.run_view import Progressing, RunView, open_run_view
 from outrider.cli.supervision import supervise
-from outrider.cluster.cluster import Cluster
-from outrider.cluster.rollouts.opening import LOCAL_STORE, spread_of
-from outrider.cluster.rollouts.shares import Shares
 from outrider.core.clock import SystemClock
 from outrider.core.errors import BudgetSpent
 from outrider.core.status import LIVE, RolloutStatus
@@ -56,6 +53,10 @@ from outrider.runner.meter import Reading
 from outrider.runner.supervisor import Scale, Supervisor
 from outrider.store import Store
 
+if TYPE_CHECKING:
+    from outrider.cluster.cluster import Cluster
+    from outrider.cluster.rollouts.shares import Shares
+
 DISPLAY_SECONDS = 0.5
 N_SLOWEST = 3
 
@@ -71,7 +72,7 @@ class Job:
         view: RunView,
         demand: Demand | None,
         *,
-        cluster: Cluster | None,
+        cluster: "Cluster | None",
     ) -> None:
         self._config = config
         self._cluster = cluster
@@ -134,7 +135,7 @@ class Job:
                 launcher=launcher_of(
                     store,
                     say,
-                    n_workers=self._config.n_workers,
+                    as_tasks=self._config.n_workers == 1,
                     cluster=self._cluster,
                     cpus_per_worker=self._config.cpus_per_worker,
                     pool=self._pool,
@@ -221,11 +222,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 async def run_job(config: RunConfig, *, resume: str | None, as_json: bool) -> Outcome:
     """Check everything, then run it all, or what is left of it."""
-    with on_cluster(config.ray, config.store or LOCAL_STORE, config.cpus_per_worker) as cluster:
+    with on_cluster(config.ray, config.store, config.cpus_per_worker) as cluster:
         return await _run_on(cluster, config, resume=resume, as_json=as_json)
 
 
-async def _run_on(cluster: Cluster | None, given: RunConfig, *, resume: str | None, as_json: bool) -> Outcome:
+async def _run_on(cluster: "Cluster | None", given: RunConfig, *, resume: str | None, as_json: bool) -> Outcome:
     config = _spread(given, cluster)
     tasks = await check_job(config, cluster, is_new=resume is None)
     folder = _folder(config, tasks, resume)
@@ -255,7 +256,7 @@ async def _run_on(cluster: Cluster | None, given: RunConfig, *, resume: str | No
     )
 
 
-def _spread(config: RunConfig, cluster: Cluster | None) -> RunConfig:
+def _spread(config: RunConfig, cluster: "Cluster | None") -> RunConfig:
     """The settings with as many workers as the cluster has nodes, if no number was asked for."""
     if cluster is None or config.workers is not None:
         return config
@@ -264,11 +265,11 @@ def _spread(config: RunConfig, cluster: Cluster | None) -> RunConfig:
 
 async def dry_run_job(config: RunConfig) -> list[Task]:
     """Raise `InvalidInput` if the run could not work, or not on the cluster it shall be on; its tasks."""
-    with on_cluster(config.ray, config.store or LOCAL_STORE, config.cpus_per_worker) as cluster:
+    with on_cluster(config.ray, config.store, config.cpus_per_worker) as cluster:
         return await check_job(_spread(config, cluster), cluster)
 
 
-async def check_job(config: RunConfig, cluster: Cluster | None = None, *, is_new: bool = True) -> list[Task]:
+async def check_job(config: RunConfig, cluster: "Cluster | None" = None, *, is_new: bool = True) -> list[Task]:
     """Raise `InvalidInput` if the run could not work; its tasks."""
     check_mode(config)
     demand = demand_of(config, "check", Path(config.output_dir))

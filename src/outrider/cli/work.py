@@ -2,10 +2,11 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from outrider.cli.machines import launcher_of
 from outrider.cli.options import (
     cpus_option,
     json_option,
@@ -15,22 +16,23 @@ from outrider.cli.options import (
     print_json,
     ray_option,
     run,
+    spread_of,
     store_option,
 )
 from outrider.cli.supervision import supervise
 from outrider.cli.tally import Tally, follow, new_tally
 from outrider.cli.work_view import View, open_view
-from outrider.cluster.cluster import Cluster
-from outrider.cluster.rollouts.launcher import cluster_launcher
-from outrider.cluster.rollouts.opening import spread_of
 from outrider.core.clock import SystemClock
 from outrider.core.errors import InvalidInput
 from outrider.core.status import Mode
 from outrider.runner import RunnerConfig
 from outrider.runner.kit import EpisodeSpec
-from outrider.runner.supervisor import Launcher, Scale, Supervisor, process_launcher, task_launcher
+from outrider.runner.supervisor import Scale, Supervisor
 from outrider.runner.worker import WorkerSpec
 from outrider.store import Store
+
+if TYPE_CHECKING:
+    from outrider.cluster.cluster import Cluster
 
 TEST_AGENT = "outrider.testing.agents:practise"
 DISPLAY_SECONDS = 0.5
@@ -168,7 +170,7 @@ async def _work_somewhere(order: Order) -> dict[str, object]:
         return await _work(order, cluster)
 
 
-async def _work(order: Order, cluster: Cluster | None) -> dict[str, object]:
+async def _work(order: Order, cluster: "Cluster | None") -> dict[str, object]:
     clock = SystemClock()
     scale = order.scale(1 if cluster is None else len(cluster.working_nodes))
     # Workers may wait for a store that is still empty; work that shall be done must be there.
@@ -180,21 +182,16 @@ async def _work(order: Order, cluster: Cluster | None) -> dict[str, object]:
             what = f"{n_workers} workers" if cluster is None else spread_of(n_workers, cluster)
             view.line(f"🔧 Initializing {what}...")
             view.line("📊 Workers will share rollouts from the store automatically\n")
-            supervisor = Supervisor(
-                store, order.spec, scale=scale, launcher=_launcher(order, cluster, store, view), on_line=view.line
+            launcher = launcher_of(
+                store, view.line, as_tasks=order.as_tasks, cluster=cluster, cpus_per_worker=order.cpus_per_worker
             )
+            supervisor = Supervisor(store, order.spec, scale=scale, launcher=launcher, on_line=view.line)
             await supervise(supervisor, _follow(store, tally, view, forever=not order.until_done), view.line)
             for rollout in (await store.finished_after(tally.cursor, limit=1_000_000)).items:
                 tally.add(rollout)
         summary = tally.summary(clock.time())
         view.summary(summary, await store.statistics())
         return summary
-
-
-def _launcher(order: Order, cluster: Cluster | None, store: Store, view: View) -> Launcher:
-    if cluster is not None:
-        return cluster_launcher(cluster, view.line, cpus_per_worker=order.cpus_per_worker)
-    return task_launcher(store, view.line) if order.as_tasks else process_launcher(view.line)
 
 
 async def _follow(store: Store, tally: Tally, view: View, *, forever: bool) -> None:

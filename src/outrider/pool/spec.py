@@ -8,6 +8,8 @@ from msgspec import Struct
 from outrider.core.errors import InvalidInput
 
 DEFAULT_PROVIDER = "desktop"
+LISTED = "attach"
+"""The provider whose machines are somebody else's, on a list."""
 
 
 class MachineSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,24 +11,14 @@ from outrider.core.errors import InvalidInput
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
 
-LOCAL_STORE = "sqlite:///"
-"""What stands for the store that a run makes in its own folder."""
-
 
 @contextmanager
-def open_cluster(
-    address: str | None, store_url: str, *, cpus_per_worker: float = 0.0, say: Callable[[str], None] = lambda _: None
-) -> Iterator["Cluster | None"]:
-    """The Ray cluster at `address`; None if that is None. Empty: that of RAY_ADDRESS, or one of our own, ended here.
+def open_cluster(address: str, store_url: str, *, say: Callable[[str], None] = lambda _: None) -> Iterator["Cluster"]:
+    """The Ray cluster at `address`. Empty: that of RAY_ADDRESS, or one of our own, ended here.
 
     `InvalidInput` if there is none, or if its nodes could not all reach the store. Blocks: nothing else is under way
     when a command opens its cluster.
     """
-    if address is None:
-        if cpus_per_worker:
-            raise InvalidInput("--cpus-per-worker is what Ray reserves for a worker; it needs --ray")
-        yield None
-        return
     _refuse_memory(store_url)
     from outrider.cluster.cluster import Cluster  # noqa: PLC0415 Ray is an extra, and takes its time
 
@@ -37,12 +27,6 @@ def open_cluster(
     with Cluster(address or None) as cluster:
         check_reach(store_url, [node.ip for node in cluster.nodes])
         yield cluster
-
-
-def spread_of(n_workers: int, cluster: "Cluster") -> str:
-    """So many workers on so many nodes, in words."""
-    n_nodes = len(cluster.working_nodes)
-    return f"{n_workers} worker{'s' * (n_workers != 1)} on {n_nodes} node{'s' * (n_nodes != 1)} of Ray"
 
 
 def _refuse_memory(store_url: str) -> None:

@@ -34,7 +34,7 @@ from outrider.core.errors import ClusterError, InvalidInput, MachineError
 from outrider.core.ids import new_id
 from outrider.core.tasks import uninterrupted
 from outrider.pool import PoolStatistics
-from outrider.pool.spec import MachineSpec
+from outrider.pool.spec import LISTED, MachineSpec
 from outrider.runner.machines import SupplySpec, own_pool
 from outrider.runner.worker import LineHandler, WorkerSpec
 
@@ -49,8 +49,6 @@ PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
 END_SECONDS = 20.0
 """How much longer than its machines the process of a pool may take to end."""
-LISTED = "attach"
-"""The provider whose machines are somebody else's, on a list."""
 
 
 def divided(supply: SupplySpec, n_shares: int) -> list[SupplySpec]:

@@ -35,13 +35,3 @@ def test_a_store_that_all_workers_reach_is_taken(store_url: str, ips: list[str])
 def test_a_store_in_memory_is_refused_before_a_cluster_is_looked_for():
     with pytest.raises(InvalidInput, match="lives in one process"), open_cluster("no-such-place:1", "memory://"):
         pass
-
-
-def test_no_cluster_is_opened_for_a_run_that_is_not_on_one():
-    with open_cluster(None, "memory://") as cluster:
-        assert cluster is None
-
-
-def test_cpus_that_nobody_would_reserve_are_refused():
-    with pytest.raises(InvalidInput, match="it needs --ray"), open_cluster(None, "memory://", cpus_per_worker=1.0):
-        pass

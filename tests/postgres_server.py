@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+DROPPED_TOGETHER = 25
 LOCKED_PASSWORD = "s3cret-Passw0rd"
 
 VERSION = os.environ.get("PGSERVER_POSTGRES_VERSION", "18")
@@ -60,8 +61,9 @@ class PostgresServer:
         return f"{self.url}&schema={schema}"
 
     def drop_schemas(self) -> None:
-        schemas, self._schemas = self._schemas, []
-        if schemas:
+        """Those of earlier tests, when there are many."""
+        if len(self._schemas) >= DROPPED_TOGETHER:
+            schemas, self._schemas = self._schemas, []
             drops = "".join(f"DROP SCHEMA IF EXISTS {schema} CASCADE;" for schema in schemas)
             self.sql(f"SET client_min_messages = error; SET lock_timeout = '10s'; {drops}")
 

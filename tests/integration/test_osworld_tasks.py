@@ -56,6 +56,9 @@ def virtual_machines() -> Provider:
 KINDS: Mapping[str, Callable[[], Provider]] = {"desktop": desktops, "qemu": virtual_machines}
 """The kinds of machines on which all tasks are tried."""
 
+ON_DESKTOPS = pytest.mark.parametrize("pool", ["desktop"], indirect=True)
+"""For what depends on the task more than on the machine, which software may run slowly."""
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=KINDS)
 async def pool(request: pytest.FixtureRequest) -> AsyncIterator[MachinePool]:
@@ -92,7 +95,9 @@ async def play(pool: MachinePool, task: Task, policy: ChatPolicy, config: Osworl
             step = await env.step(said.message)
             messages += [said.message, *step.observation]
             if step.terminated or step.truncated:
-                return await env.score()
+                score = await env.score()
+                print(f"{task.task_id}: {score.reward}, {score.explanation}")  # for who wonders why it failed
+                return score
 
 
 async def rewards(
@@ -123,11 +128,13 @@ async def test_an_untouched_machine_is_worth_nothing(pool: MachinePool, few: tup
     assert await rewards(pool, scripted(Lines("DONE")), names=few) == dict.fromkeys(few, 0.0)
 
 
+@ON_DESKTOPS
 async def test_whoever_acts_at_random_fails_every_task(pool: MachinePool, few: tuple[str, ...]):
     guesser = await open_policy(PolicySpec(model="builtin:random"))
     assert await rewards(pool, guesser, names=few) == dict.fromkeys(few, 0.0)
 
 
+@ON_DESKTOPS
 async def test_what_is_nearly_right_is_worth_a_part(pool: MachinePool):
     only_one_line = (
         '{"action_type": "TYPING", "text": "Buy bread and apples"}',
@@ -141,6 +148,7 @@ async def test_what_is_nearly_right_is_worth_a_part(pool: MachinePool):
     assert 0.5 < score.reward < 1.0, score.explanation
 
 
+@ON_DESKTOPS
 async def test_the_other_of_two_ways_is_as_good(pool: MachinePool):
     full_screen = '{"action_type": "HOTKEY", "keys": ["alt", "enter"]}'
     score = await play(pool, TASKS["fill-screen"], scripted(Lines(full_screen, "WAIT", "DONE")))

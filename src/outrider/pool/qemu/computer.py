@@ -16,8 +16,6 @@ ANSWER_SECONDS = 30.0
 
 _TRANSFER_SECONDS = 300.0
 _HOME = "/home/user"
-_N_STROKES = 8
-"""A guest's devices hold the events of so many keys; what comes before they are taken is lost."""
 
 
 class QemuComputer:
@@ -40,20 +38,21 @@ class QemuComputer:
             return await self._vm().screenshot(seconds=ANSWER_SECONDS)
 
     async def input(self, events: Sequence[Input]) -> None:
-        """Returns once the guest has taken them all. What it cannot do is refused before the first is done."""
+        """Returns once the guest has taken them all. What it cannot do is refused before the first is done.
+
+        The guest is asked for a sign of life after each: it holds the events of eight to sixteen keys, and forgets them
+        all if more come while its screen is too busy to take them.
+        """
         keys.check(events, self._screen)
         async with self._typing:
-            vm, n_sent = self._vm(), 0
+            vm = self._vm()
             agent = vm.agent
             for event in events:
                 if isinstance(event, Pause):
                     await asyncio.sleep(event.seconds)
                 for strokes in keys.strokes(event, self._screen):
                     await vm.qmp.execute("input-send-event", events=strokes)
-                    n_sent += 1
-                    if n_sent % _N_STROKES == 0:
-                        await agent.ping(ANSWER_SECONDS)
-            await agent.ping(ANSWER_SECONDS)
+                    await agent.ping(ANSWER_SECONDS)
 
     async def execute(self, command: Sequence[str] | str, *, timeout: float = 120.0) -> Executed:
         answer = await self._vm().agent.execute(_script(command), timeout, grace_seconds=ANSWER_SECONDS)

@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# The tests start hundreds of programs, each of which would compile all of Outrider anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test check static bench format clean
 
 run: $(VENV)/installed-run  ## a game and a benchmark solved by the built-in policy: no key, no server, no GPU

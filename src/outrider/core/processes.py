@@ -25,18 +25,28 @@ class Child:
     """A program in a session of its own that gets the descriptors it is given, and no others.
 
     It is not started by the event loop: which descriptors a program inherits from there is the loop's affair, and with
-    uvloop it is all that are not marked otherwise.
+    uvloop it is all that are not marked otherwise. And who is cancelled while the loop starts a program has no hold of
+    what that has started in turn. Unless it `inherits`, it knows nothing of our variables and our folder.
     """
 
-    def __init__(self, command: Sequence[str], *, stdin: int, stdout: int, stderr: int, given: Sequence[int]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        given: Sequence[int] = (),
+        inherits: bool = False,
+    ) -> None:
         self._process = subprocess.Popen(
             command,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             pass_fds=given,
-            env={},
-            cwd="/",
+            env=None if inherits else {},
+            cwd=None if inherits else "/",
             start_new_session=True,
         )
         self.pid = self._process.pid

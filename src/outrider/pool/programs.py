@@ -3,13 +3,14 @@
 import asyncio
 import os
 import signal
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Sequence
 from contextlib import suppress
+from subprocess import DEVNULL
 from tempfile import TemporaryFile
 from typing import IO
 
 from outrider.core.errors import MachineError
+from outrider.core.processes import Child
 from outrider.core.tasks import uninterrupted
 
 SAID_BYTES = 2000
@@ -25,9 +26,7 @@ async def output_of(command: Sequence[str], *, seconds: float, stage: str) -> st
     name = " ".join(command)
     with TemporaryFile() as out, TemporaryFile() as err:
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command, stdin=DEVNULL, stdout=out, stderr=err, start_new_session=True
-            )
+            process = Child(command, stdin=DEVNULL, stdout=out.fileno(), stderr=err.fileno(), inherits=True)
         except (OSError, ValueError) as exc:
             raise MachineError(f"{name}: {exc}", stage=stage) from exc
         try:
@@ -45,13 +44,13 @@ async def output_of(command: Sequence[str], *, seconds: float, stage: str) -> st
         return out.read().decode(errors="replace")
 
 
-async def _kill(process: Process) -> None:
+async def _kill(process: Child) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await uninterrupted(_buried(process))
 
 
-async def _buried(process: Process) -> None:
+async def _buried(process: Child) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(END_SECONDS):
             await process.wait()

@@ -26,10 +26,11 @@ from outrider.pool.registry import provider_of
 from outrider.pool.spec import MachineSpec
 from outrider.testing import eventually
 from processes import line, program, tell
+from promptly import within
 
 Connect = Callable[[Any], Awaitable[Chromium]]
 US = f"us-{os.getpid()}"
-DEAD_SECONDS = 10.0
+DEAD_SECONDS = 1.0
 LISTENING = "0A"
 
 HOLDER = """
@@ -263,7 +264,7 @@ async def test_a_holder_is_cut_off_at_once_when_its_browser_is_killed(machine):
     async with raw(machine) as holder:
         await holder.page()
         os.kill(machine.address["pid"], signal.SIGKILL)
-        async with asyncio.timeout(DEAD_SECONDS):
+        with within(DEAD_SECONDS):
             assert "has ended" in await waiting
             while not holder.socket.closed:
                 await holder.socket.receive()

@@ -17,6 +17,7 @@ from outrider.pool.providers import desktop
 from outrider.pool.providers.desktop import DesktopMachine, DesktopProvider
 from outrider.testing import eventually
 from processes import is_running, line, program
+from promptly import within
 
 MAKER = """
 import asyncio, sys
@@ -64,7 +65,7 @@ async def test_the_death_of_any_part_is_noticed_at_once(machine, name):
     outside = int(Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[1])
     outer = {"first": first, "bubblewrap": outside}
     os.kill(outer[name] if name in outer else inside(machine, name), signal.SIGKILL)
-    async with asyncio.timeout(30):
+    with within(1):
         assert await waiting
     with pytest.raises(MachineError, match="gone"):
         await machine.computer.screenshot()
@@ -158,7 +159,7 @@ async def test_a_machine_that_is_left_is_ended_by_its_address_and_no_other(provi
         assert await provider.adopt("other", {"machine_id": "other", "pid": os.getpid()}) is None
         await machine.probe()
         assert await provider.adopt("other", other.address) is None
-        async with asyncio.timeout(30):
+        with within(1):
             await other.wait_until_dead()
         await machine.probe()
 

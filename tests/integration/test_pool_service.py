@@ -24,6 +24,7 @@ from outrider.pool.spec import MachineSpec
 from outrider.store import Store, open_store
 from outrider.testing import eventually
 from processes import line, program, tell
+from promptly import within
 
 SANDBOXES = MachineSpec(provider="process")
 
@@ -214,7 +215,8 @@ async def test_a_holder_that_is_killed_gives_its_machine_back_within_a_second(ro
         async def is_back() -> bool:
             return await state(pool, machine_id) is not MachineState.LEASED
 
-        await eventually(is_back, within_seconds=10)
+        with within(1):
+            await eventually(is_back)
         async with pool.acquire(deadline=10, holder="next") as lease:
             assert lease.machine_id == machine_id
             assert lease.epoch > epoch
@@ -367,7 +369,8 @@ async def test_a_client_that_takes_no_answers_holds_nobody_up(root: Path, name: 
                 machine.state is not MachineState.LEASED or machine.holder != "deaf" for machine in pool.machines
             )
 
-        await eventually(is_free, within_seconds=10)
+        with within(1):
+            await eventually(is_free)
 
 
 async def test_facts_of_a_pool_hold_what_the_next_needs(root: Path, name: str):

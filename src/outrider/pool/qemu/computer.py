@@ -38,10 +38,10 @@ class QemuComputer:
             return await self._vm().screenshot(seconds=ANSWER_SECONDS)
 
     async def input(self, events: Sequence[Input]) -> None:
-        """Returns once the guest has taken them all. What it cannot do is refused before the first is done.
+        """What the guest cannot do is refused before the first is done.
 
-        The guest is asked for a sign of life after each: it holds the events of eight to sixteen keys, and forgets them
-        all if more come while its screen is too busy to take them.
+        The guest is asked for a sign of life after each, so that few are on their way at once: those that it has not
+        taken are lost when there are too many.
         """
         keys.check(events, self._screen)
         async with self._typing:

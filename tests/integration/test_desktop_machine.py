@@ -10,6 +10,7 @@ import pytest
 
 from desktops import OWNER, family, made, nothing_left
 from outrider.core.errors import MachineError, MachineRefusal
+from outrider.env.osworld.action import drag
 from outrider.pool.computer import Button, Input, Key, MoveTo, Pause, Press, Scroll, Text
 from outrider.pool.provider import Provider, RunningMachine
 from outrider.pool.providers.desktop import DesktopMachine, DesktopProvider
@@ -177,6 +178,25 @@ async def test_dragging_its_title_moves_a_window(machine):
     async def moved() -> bool:
         now = (await machine.computer.windows())[-1]["place"]
         return abs(now[0] - x - 120) <= 2 and abs(now[1] - y - 90) <= 2
+
+    await until(moved)
+
+
+async def test_a_drag_waits_for_a_window_manager_that_gets_no_time(machine):
+    """It would find both moves together, and take them for one."""
+    x, y, width, _ = (await terminal(machine))["place"]
+    grip = MoveTo(x + width // 3, y - 8)
+    target = MoveTo(grip.x + 100, grip.y + 90)
+    await machine.computer.launch("kill -STOP $(pidof openbox); sleep 1; kill -CONT $(pidof openbox)")
+
+    async def is_stopped() -> bool:
+        return "T" in (await machine.computer.execute("ps -o stat= -C openbox")).stdout
+
+    await until(is_stopped)
+    await machine.computer.input([grip, *drag(target, Button.LEFT)])
+
+    async def moved() -> bool:
+        return (await machine.computer.windows())[-1]["place"][:2] == [x + 100, y + 90]
 
     await until(moved)
 

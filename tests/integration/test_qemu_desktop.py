@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from outrider.env.osworld.action import drag
 from outrider.pool.computer import Button, Key, MoveTo, Press, Text
 from outrider.pool.provider import Ability
 from outrider.pool.providers.desktop import DesktopProvider
@@ -21,6 +22,9 @@ POINTER = (
     "import sys; sys.path.insert(0, '/outrider'); from outrider.pool.desktop.inside.x11 import Display; "
     "print(*Display('/tmp/.X11-unix/X0').pointer())"
 )
+
+TAKE = "stty -icanon; exec cat >typed"
+BUSY = "sh -c 'while :; do :; done' >/dev/null 2>&1 </dev/null"
 
 
 @pytest.fixture(scope="session")
@@ -95,6 +99,26 @@ async def test_the_pointer_is_where_it_was_sent_for_the_x_server_too(machine):
             return (await computer.execute(["python3", "-c", POINTER])).stdout == place
 
         await until(arrived)
+
+
+async def test_input_arrives_however_busy_the_guest_is(machine):
+    computer = machine.computer
+    await computer.launch(["xterm", "-T", "Notes", "-geometry", "22x8+60+80", "-e", "sh", "-c", TAKE])
+
+    async def is_listening() -> bool:
+        return await computer.read_file("typed") == b""
+
+    await until(is_listening)
+    await computer.execute(f"renice 19 -p $(pidof openbox); for _ in $(seq 4); do setsid {BUSY} & done")
+    await computer.input([MoveTo(150, 90), *drag(MoveTo(1000, 300), Button.LEFT)])
+    assert await windows(machine) == {"Notes": "(911, 310)"}
+    text = "The QUICK brown FOX " * 5
+    await computer.input([Text(text)])
+
+    async def all_there() -> bool:
+        return await computer.read_file("typed") == text.encode()
+
+    await until(all_there)
 
 
 async def test_a_desktop_without_its_window_manager_is_a_dead_machine(machine):

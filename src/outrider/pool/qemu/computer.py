@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from outrider.core.errors import MachineError, MachineRefusal
-from outrider.pool.computer import Executed, Input, Pause
+from outrider.pool.computer import Executed, Input, Pause, Press
 from outrider.pool.qemu import keys
 from outrider.pool.qemu.template import Template
 from outrider.pool.qemu.vm import Vm
 
 ANSWER_SECONDS = 30.0
 """How much longer than a command may take its answer may take, with a guest that software runs."""
+
+N_AT_ONCE = 4
+"""Strokes that the guest need not have taken yet: eight events each at the most, and it has room for 64."""
 
 _TRANSFER_SECONDS = 300.0
 _HOME = "/home/user"
@@ -40,19 +43,26 @@ class QemuComputer:
     async def input(self, events: Sequence[Input]) -> None:
         """What the guest cannot do is refused before the first is done.
 
-        The guest is asked for a sign of life after each, so that few are on their way at once: those that it has not
-        taken are lost when there are too many.
+        Few are on their way at once, since a guest drops what it has no room for. A pause while a button is held begins
+        when all before it has arrived: moves that come together are one to a window manager, and no drag.
         """
         keys.check(events, self._screen)
         async with self._typing:
             vm = self._vm()
-            agent = vm.agent
+            n_sent, is_held = 0, False
             for event in events:
+                if isinstance(event, Press):
+                    is_held = event.down
                 if isinstance(event, Pause):
+                    if is_held:
+                        await vm.agent.ping(ANSWER_SECONDS)
                     await asyncio.sleep(event.seconds)
-                for strokes in keys.strokes(event, self._screen):
-                    await vm.qmp.execute("input-send-event", events=strokes)
-                    await agent.ping(ANSWER_SECONDS)
+                for stroke in keys.strokes(event, self._screen):
+                    await vm.qmp.execute("input-send-event", events=stroke)
+                    n_sent += 1
+                    if n_sent % N_AT_ONCE == 0:
+                        await vm.agent.ping(ANSWER_SECONDS)
+            await vm.agent.ping(ANSWER_SECONDS)
 
     async def execute(self, command: Sequence[str] | str, *, timeout: float = 120.0) -> Executed:
         answer = await self._vm().agent.execute(_script(command), timeout, grace_seconds=ANSWER_SECONDS)

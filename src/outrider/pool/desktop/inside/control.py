@@ -65,9 +65,8 @@ class Control:
         server = self._start_server(size)
         self._display = Display("/tmp/.X11-unix/X0")  # noqa: S108 the enclosure's own
         self._screen = Screen(f"{RUN}/Xvfb_screen0")
-        self._hands = Hands(self._display, server)
         self._terminal = Terminal(self._display, f"{RUN}/printer")
-        self._start_manager()
+        self._hands = Hands(self._display, server, self._start_manager())
         self._calls: dict[str, Callable[[dict[str, Any], bytes], Answer]] = {
             "screenshot": self._screenshot,
             "input": self._input,
@@ -130,7 +129,7 @@ class Control:
         os.close(reading)
         return pid
 
-    def _start_manager(self) -> None:
+    def _start_manager(self) -> int:
         display = self._display
         display.select(display.root, PROPERTY_CHANGE)
         resources = RESOURCES + self._terminal.resources
@@ -138,10 +137,11 @@ class Control:
         windows.colour_root(display, BACKGROUND)
         rules = os.path.join(os.path.dirname(__file__), "openbox.xml")  # noqa: PTH118, PTH120
         window = display.open_window()  # it manages windows last, when its keys and buttons are set up
-        self._keep(["openbox", "--sm-disable", "--config-file", rules], "the window manager")
+        pid = self._keep(["openbox", "--sm-disable", "--config-file", rules], "the window manager")
         self._wait_for_windows((window,))
         display.close_window(window)
         self._wait_for_windows(())
+        return pid
 
     def _wait_for_windows(self, expected: tuple[int, ...]) -> None:
         display, listed, end = self._display, "_NET_CLIENT_LIST", time.monotonic() + SERVER_SECONDS

@@ -17,8 +17,11 @@ MAX_CLICKS = 1000
 REMAP_SECONDS = 0.2
 """How long the program in front must have had nothing to do before a key gets another sign, and so means it."""
 
+HANDLED_SECONDS = 0.01
+"""How long a window manager that has handled a move has nothing to do."""
+
 BUSY_SECONDS = 5.0
-"""After so long it gets the sign anyway."""
+"""After so long nobody is waited for."""
 
 _LOOK_SECONDS = 0.005
 _FAKE_INPUT = 2
@@ -98,12 +101,14 @@ class Keyboard:
 class Hands:
     """Carries out input, as the wire has it. What makes no sense raises `ValueError`, before anything is done.
 
-    Signs that no key can type, such as most control characters, are left out of text.
+    Signs that no key can type, such as most control characters, are left out of text. A pause while a button is held
+    begins when the window manager has handled all before it: moves that it finds together are one to it, and no drag.
     """
 
-    def __init__(self, display: Display, server: int) -> None:
-        """`server` is the process of the X server."""
+    def __init__(self, display: Display, server: int, manager: int) -> None:
+        """`server` and `manager` are the processes of the X server and of the window manager."""
         self._display = display
+        self._arrangers = (server, manager)
         self._xtest = display.extension("XTEST")
         self._keyboard = Keyboard(display, server)
         self._shift = self._keyboard.strokes([SHIFT])[0].keycode
@@ -111,10 +116,15 @@ class Hands:
     def act(self, events: Sequence[dict[str, Any]]) -> None:
         for event in events:
             self._check(event)
+        is_held, patience = False, time.monotonic() + BUSY_SECONDS
         for event in events:
             if event["type"] == "Pause":
+                if is_held:
+                    _wait_until_asleep(self._arrangers, HANDLED_SECONDS, patience)
                 time.sleep(event["seconds"])
                 continue
+            if event["type"] == "Press":
+                is_held = event["down"]
             with self._display:
                 self._one(event)
                 self._display.sync()
@@ -186,13 +196,15 @@ class Hands:
 
 def _wait_for_program_in_front(display: Display, server: int) -> None:
     """Until it and the X server have been asleep for a while: then it has read all that was typed."""
-    pids = [
-        server,
-        *(pid for window in display.numbers(display.root, "_NET_ACTIVE_WINDOW") for pid in _pids(display, window)),
-    ]
-    end = time.monotonic() + BUSY_SECONDS
+    active = display.numbers(display.root, "_NET_ACTIVE_WINDOW")
+    pids = [server, *(pid for window in active for pid in _pids(display, window))]
+    _wait_until_asleep(pids, REMAP_SECONDS, time.monotonic() + BUSY_SECONDS)
+
+
+def _wait_until_asleep(pids: Sequence[int], seconds: float, end: float) -> None:
+    """Until all have had nothing to do for so long; who waits for a processor has something to do."""
     idle_since = time.monotonic()
-    while time.monotonic() < min(idle_since + REMAP_SECONDS, end):
+    while time.monotonic() < min(idle_since + seconds, end):
         time.sleep(_LOOK_SECONDS)
         if any(not _is_asleep(pid) for pid in pids):
             idle_since = time.monotonic()

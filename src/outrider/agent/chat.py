@@ -8,6 +8,7 @@ from outrider.agent.context import Context
 from outrider.agent.history import History
 from outrider.agent.protocol import Result, StopReason
 from outrider.core.chat import Message, tool_result
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 from outrider.policy import Completion, FinishReason
 
@@ -60,7 +61,7 @@ def _unusable_calls(completion: Completion, *, n_tools: int) -> tuple[Message, .
 
 def _is_json(text: str) -> bool:
     try:
-        msgspec.json.decode(text)
+        from_json(text)
     except (msgspec.DecodeError, UnicodeError):
         return False
     return True

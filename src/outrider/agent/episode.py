@@ -16,6 +16,7 @@ from outrider.agent.protocol import AgentFunction, Episode, Result, StopReason
 from outrider.agent.supply import Supply, while_held
 from outrider.core.artifact import to_data
 from outrider.core.chat import assistant
+from outrider.core.decoding import convert
 from outrider.core.errors import AgentError, AttemptError, ContextOverflow, EnvError, ScoreError, boundary
 from outrider.core.event import EventKind
 from outrider.core.ledger import PIN_KEY, SAMPLING_KEY
@@ -200,7 +201,7 @@ def _own_sampling(sampling: Sampling, metadata: Mapping[str, Any]) -> Sampling:
             f"the rollout's {SAMPLING_KEY} has no {', '.join(unknown)}; there are {', '.join(known)}", stage="setup"
         )
     try:
-        return msgspec.convert({**msgspec.structs.asdict(sampling), **given}, Sampling)
+        return convert({**msgspec.structs.asdict(sampling), **given}, Sampling)
     except msgspec.ValidationError as exc:
         raise AgentError(f"the rollout's {SAMPLING_KEY}: {exc}", stage="setup") from exc
 

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from outrider.core.artifact import Artifact
 from outrider.core.chat import Image, Message, ToolCall, ToolSpec, tool_result
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput, ToolRefusal
 from outrider.core.rollout import require_positive
 from outrider.core.tasks import uninterrupted
@@ -82,7 +83,7 @@ class McpTools:
         if connection is None:
             return tool_result(call, f"error: there is no tool {call.name!r}; there are {', '.join(self._owners)}")
         try:
-            arguments = msgspec.json.decode(call.arguments or "{}", type=dict[str, Any])
+            arguments = from_json(call.arguments or "{}", dict[str, Any])
         except (msgspec.DecodeError, UnicodeError) as exc:
             return tool_result(call, f"error: the arguments of {call.name} cannot be used: {exc}; call it again")
         try:

@@ -11,6 +11,7 @@ from outrider.cli.rollout_config import RolloutSettings, check_same, read_settin
 from outrider.cli.rollout_trainer import Step
 from outrider.cli.run_folder import STORE_FILE, fresh_path
 from outrider.core import wire
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 from outrider.train.timeline import Mark, MarkKind
 
@@ -46,7 +47,7 @@ class RolloutFolder:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         for line in lines:
             try:
-                step = msgspec.json.decode(line, type=Step)
+                step = from_json(line, Step)
             except msgspec.DecodeError:  # the end of a line that a crash cut off
                 continue
             yield Mark(kind=MarkKind.DELIVERED, at=step.delivered_at, batch=step.batch, label=f"batch {step.batch}")

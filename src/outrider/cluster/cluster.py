@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
-
 from outrider.cluster.directory import Directory, DirectoryClient
 from outrider.cluster.engines.inline import InlineEngine
 from outrider.cluster.engines.local import LocalEngine
@@ -20,6 +18,7 @@ from outrider.cluster.master import Masters
 from outrider.cluster.placement import Placement, PlacementStrategy, default_placement, parse_placement
 from outrider.cluster.post import Post
 from outrider.cluster.station import Membership, Station, current_station
+from outrider.core.decoding import convert
 from outrider.core.errors import ClusterError, InvalidInput, UnknownWorker
 
 if TYPE_CHECKING:
@@ -232,7 +231,7 @@ def _engine_of(station: Station) -> Engine:
         attached: Engine = _ray_engine().attached(description, station.post)
         return attached
     engine = LocalEngine if description["kind"] == "local" else InlineEngine
-    return engine(station.post, msgspec.convert(description["nodes"], Pretence))
+    return engine(station.post, convert(description["nodes"], Pretence))
 
 
 def _ray_engine() -> Any:

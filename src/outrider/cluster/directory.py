@@ -22,6 +22,7 @@ import msgspec
 from outrider.cluster.address import WorkerAddress
 from outrider.cluster.info import WorkerInfo
 from outrider.cluster.post import Endpoint, Link, Message, Post
+from outrider.core.decoding import convert
 from outrider.core.errors import ClusterError, InvalidInput, PeerLost, UnknownWorker, WorkerDied
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class Directory:
         self._ring(name)
 
     def _join(self, link: Link, head: Any) -> None:
-        info, endpoint = msgspec.convert(head[0], WorkerInfo), msgspec.convert(head[1], Endpoint)
+        info, endpoint = convert(head[0], WorkerInfo), convert(head[1], Endpoint)
         name, rank = split(info.address)
         group = self._groups.get(name)
         if group is None:
@@ -220,12 +221,12 @@ class DirectoryClient:
     async def find(self, address: WorkerAddress, *, patience: float = PATIENCE_SECONDS) -> Endpoint:
         """Where the worker listens; waits for one that is being started."""
         answer = await self._ask("find", (address.get_name(), patience))
-        return msgspec.convert(answer.head[1], Endpoint)
+        return convert(answer.head[1], Endpoint)
 
     async def info(self, address: WorkerAddress, *, patience: float = PATIENCE_SECONDS) -> WorkerInfo:
         """What the worker is; waits for one that is being started."""
         answer = await self._ask("find", (address.get_name(), patience))
-        return msgspec.convert(answer.head[0], WorkerInfo)
+        return convert(answer.head[0], WorkerInfo)
 
     async def until_dead(self, address: WorkerAddress, *, patience: float = PATIENCE_SECONDS) -> str:
         """Why the worker is gone, as soon as it is."""
@@ -235,7 +236,7 @@ class DirectoryClient:
     async def group(self, name: str, *, patience: float = PATIENCE_SECONDS) -> tuple[WorkerInfo | None, ...]:
         """The workers of a group by rank; None for one that has not come yet."""
         answer = await self._ask("group", (name, patience))
-        return msgspec.convert(answer.head, tuple[WorkerInfo | None, ...])
+        return convert(answer.head, tuple[WorkerInfo | None, ...])
 
     async def gone(self, address: WorkerAddress, cause: str) -> None:
         """Say that a worker is gone or never came, and why."""

@@ -14,6 +14,7 @@ from outrider.cluster.collective.group import CollectiveGroup
 from outrider.cluster.directory import DirectoryClient
 from outrider.cluster.info import WorkerInfo
 from outrider.cluster.post import Endpoint, Post
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Membership(msgspec.Struct, frozen=True):
                 f"{CLUSTER_VARIABLE} is not set: a worker that launch() did not start can only be made in a process "
                 "that a worker started, with that worker's environment"
             )
-        return msgspec.json.decode(text, type=cls)
+        return from_json(text, cls)
 
 
 class Station:

@@ -3,6 +3,7 @@
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import convert
 from outrider.core.event import Event, EventKind
 
 
@@ -30,7 +31,7 @@ def artifact_of(event: Event) -> Artifact | None:
     if event.kind is not EventKind.ARTIFACT:
         return None
     try:
-        record = msgspec.convert(event.data, _Record)
+        record = convert(event.data, _Record)
     except msgspec.ValidationError:
         return None
     return Artifact(name=event.name, media_type=record.media_type, data=record.data)

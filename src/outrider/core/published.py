@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
+
+from outrider.core.decoding import convert
 
 POLICY_KEY = "policy"
 """Under which name the store's resources hold it."""
@@ -49,4 +50,4 @@ class PublishedPolicy(Struct, frozen=True, kw_only=True):
 def published_in(resources: Mapping[str, Any]) -> PublishedPolicy | None:
     """The policy among a store's resources, if one is published there."""
     found = resources.get(POLICY_KEY)
-    return None if found is None else msgspec.convert(found, PublishedPolicy)
+    return None if found is None else convert(found, PublishedPolicy)

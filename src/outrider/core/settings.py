@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import convert
 from outrider.core.errors import InvalidInput
 
 S = TypeVar("S", bound=Struct)
@@ -21,7 +22,7 @@ _PLACE = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])
 def settings_of(schema: type[S], values: Mapping[str, Any], place: str) -> S:
     """`values` as a struct that forbids unknown fields. A wrong field or type is named with its path."""
     try:
-        return msgspec.convert(dict(values), schema)
+        return convert(dict(values), schema)
     except msgspec.ValidationError as exc:
         message = str(exc)
         if unknown := _UNKNOWN_FIELD.search(message):

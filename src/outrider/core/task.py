@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import convert
 from outrider.core.errors import InvalidInput
 
 
@@ -23,7 +24,7 @@ class Task(Struct, frozen=True, kw_only=True):
         if not isinstance(input, Mapping):
             return cls(task_id=task_id, question="" if input is None else str(input))
         try:
-            return msgspec.convert({**input, "task_id": str(input.get("task_id", task_id))}, cls)
+            return convert({**input, "task_id": str(input.get("task_id", task_id))}, cls)
         except msgspec.ValidationError as exc:
             raise InvalidInput(f"task {task_id!r}: {exc}") from exc
 

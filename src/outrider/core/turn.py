@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.chat import Message
+from outrider.core.decoding import convert, msgpack_decoder
 from outrider.core.event import Event, EventKind
 
 RESET = "reset"
@@ -111,12 +112,12 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 def to_data(record: TurnRecord | StepRecord | CallOutcome) -> dict[str, Any]:
     """The record as an event's data: as it comes back from the wire, so that it need not be checked at length."""
-    data: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(record))
+    data: dict[str, Any] = msgpack_decoder().decode(msgspec.msgpack.encode(record))
     return data
 
 
 def outcome_of(event: Event) -> CallOutcome:
-    return msgspec.convert(event.data, CallOutcome)
+    return convert(event.data, CallOutcome)
 
 
 def outcomes_of(events: Iterable[Event]) -> dict[str, CallOutcome]:
@@ -126,11 +127,11 @@ def outcomes_of(events: Iterable[Event]) -> dict[str, CallOutcome]:
 
 
 def turn_of(event: Event) -> TurnRecord:
-    return msgspec.convert(event.data, TurnRecord)
+    return convert(event.data, TurnRecord)
 
 
 def step_of(event: Event) -> StepRecord:
-    return msgspec.convert(event.data, StepRecord)
+    return convert(event.data, StepRecord)
 
 
 def turns_of(events: Iterable[Event]) -> list[Turn]:

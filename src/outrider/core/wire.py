@@ -1,11 +1,11 @@
 """How values cross a process border or reach a disk: msgpack, with a schema number on every record of ours."""
 
-from functools import lru_cache
 from types import NoneType
 from typing import Any, TypeVar, cast
 
 import msgspec
 
+from outrider.core.decoding import msgpack_decoder
 from outrider.core.errors import InvalidInput
 
 T = TypeVar("T")
@@ -13,7 +13,8 @@ T = TypeVar("T")
 SCHEMA = 1
 """Raised when a record changes so that an older reader would misread it; new fields with defaults do not count."""
 
-_decode_any = msgspec.msgpack.Decoder().decode
+_decode_any = msgpack_decoder().decode
+_decode_record = msgpack_decoder(tuple[int, msgspec.Raw]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -54,20 +55,10 @@ def to_record(value: object) -> bytes:
 
 def from_record(data: bytes, kind: type[T]) -> T:
     """The dataclass that `to_record` was given; fields this version does not know are ignored."""
-    schema, body = _record_decoder().decode(data)
+    schema, body = _decode_record(data)
     if schema > SCHEMA:
         raise InvalidInput(f"a {kind.__name__} record has schema {schema}, this Outrider knows up to {SCHEMA}; upgrade")
-    return cast("T", _typed_decoder(cast("Any", kind)).decode(body))
-
-
-@lru_cache(maxsize=1)
-def _record_decoder() -> "msgspec.msgpack.Decoder[tuple[int, msgspec.Raw]]":
-    return msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
-
-
-@lru_cache(maxsize=64)
-def _typed_decoder(kind: Any) -> "msgspec.msgpack.Decoder[Any]":
-    return msgspec.msgpack.Decoder(kind)
+    return cast("T", msgpack_decoder(cast("Any", kind)).decode(body))
 
 
 def to_json(value: object) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
-
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 from outrider.core.loading import load
 from outrider.core.settings import settings_of
@@ -88,7 +87,7 @@ def bundled_tasks(tag: str, *, limit: int | None = None, seed: int = 0) -> list[
     file = BUNDLED / f"{tag}.jsonl"
     if tag in BUILT_IN and file.is_file():
         lines = file.read_text(encoding="utf-8").splitlines()
-        tasks = [_task(msgspec.json.decode(line)) for line in lines if line.strip()]
+        tasks = [_task(from_json(line)) for line in lines if line.strip()]
         return tasks[:limit]
     rng = random.Random(f"{tag} {seed}")
     seeds = [rng.getrandbits(31) for _ in range(N_TASKS if limit is None else limit)]

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.chat import Image, Message, ToolCall, ToolSpec, tool_result
+from outrider.core.decoding import from_json
 from outrider.core.errors import ToolRefusal
 
 A = TypeVar("A", bound=Struct)
@@ -62,7 +63,7 @@ async def _call(call: ToolCall, tools: Sequence[Tool]) -> ToolOutput:
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}"
         raise ToolRefusal(f"there is no tool {call.name!r}; {hint}")
     try:
-        arguments = msgspec.json.decode(call.arguments or "{}", type=found.arguments)
+        arguments = from_json(call.arguments or "{}", found.arguments)
     except (msgspec.DecodeError, UnicodeError) as exc:
         raise ToolRefusal(f"the arguments of {call.name} cannot be used: {exc}; call it again") from exc
     output = await found.function(arguments)

@@ -13,6 +13,7 @@ from outrider.core.animation import MEDIA_TYPE, fitted
 from outrider.core.artifact import Artifact
 from outrider.core.attempt import Attempt
 from outrider.core.chat import Image, Message
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 from outrider.evaluate.conversation import Call, Conversation, Entry, EntryKind, is_result
 from outrider.evaluate.plot import seconds_text
@@ -255,7 +256,7 @@ def readable(value: Any) -> str:
 def pretty_json(text: str) -> str:
     """JSON text over several lines if it is long; as it is if it is no JSON."""
     try:
-        value = msgspec.json.decode(text.encode(errors="replace"))
+        value = from_json(text.encode(errors="replace"))
     except (ValueError, RecursionError):
         return text
     compact = msgspec.json.encode(value).decode()

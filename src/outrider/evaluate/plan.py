@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core import wire
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 from outrider.core.rollout import SAMPLE_KEY, TASK_KEY, RolloutConfig, RolloutRequest
 from outrider.core.seeds import derived_seed
@@ -129,7 +130,7 @@ def save_identity(path: Path, identity: Identity) -> None:
 def load_identity(path: Path) -> Identity:
     """The plan that a run was begun with."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Identity)
+        return from_json(path.read_bytes(), Identity)
     except OSError as exc:
         raise InvalidInput(f"cannot read {path}: {exc.strerror}; this folder holds no run to go on with") from exc
     except msgspec.DecodeError as exc:
@@ -158,7 +159,7 @@ def _compared(begun: Identity, now: Identity) -> Iterator[tuple[str, Any, Any]]:
     yield "samples_per_task", begun.samples_per_task, now.samples_per_task
     yield "seed", begun.seed, now.seed
     # As JSON gives them back: a tuple that was saved comes back as a list.
-    settings = msgspec.json.decode(wire.to_json(now.settings))
+    settings = from_json(wire.to_json(now.settings))
     for name in sorted({*begun.settings, *settings}):
         yield name, begun.settings.get(name), settings.get(name)
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from outrider.core import wire
+from outrider.core.decoding import from_json
 from outrider.core.errors import Boundary
 from outrider.evaluate.estimate import Estimate
 from outrider.evaluate.plot import count_text, plot, seconds_text
@@ -21,8 +22,8 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~])")
 def write_report(folder: Path, summary: Summary, *, run: str, facts: Mapping[str, Any] | None = None) -> None:
     """Write the three files into `folder`, each whole or not at all. `facts` say what was run: model, mode, data."""
     facts = facts or {}
-    values = msgspec.json.decode(wire.to_json({"run": run, "facts": facts}))
-    values |= msgspec.json.decode(wire.to_json(summary))
+    values = from_json(wire.to_json({"run": run, "facts": facts}))
+    values |= from_json(wire.to_json(summary))
     write_whole(folder / SUMMARY_JSON, msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n")
     write_whole(folder / PLOT, plot(summary))
     write_whole(folder / SUMMARY_MD, markdown(summary, run=run, facts=facts))

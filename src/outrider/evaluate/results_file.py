@@ -16,6 +16,7 @@ from typing import Self
 import msgspec
 
 from outrider.core import wire
+from outrider.core.decoding import from_json, json_decoder
 from outrider.core.errors import InvalidInput, OutriderError
 from outrider.evaluate.plan import RUN_KEY
 from outrider.evaluate.results import ResultLine, read_result
@@ -88,7 +89,7 @@ class ResultsFile:
 def read_results(path: Path) -> Iterator[ResultLine]:
     """The lines of a file that is whole, each rollout once, without holding more than one."""
     seen: set[str] = set()
-    decoder = msgspec.json.Decoder(ResultLine)
+    decoder = json_decoder(ResultLine)
     try:
         file = path.open("rb")
     except OSError as exc:
@@ -150,7 +151,7 @@ def _cut_torn_line(descriptor: int) -> None:
     if not torn:
         return
     try:
-        msgspec.json.decode(torn, type=ResultLine)
+        from_json(torn, ResultLine)
         os.write(descriptor, b"\n")
     except (msgspec.DecodeError, UnicodeDecodeError):
         os.ftruncate(descriptor, size - len(torn))

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 
 STANDARD_INPUT = "-"
@@ -67,7 +66,7 @@ def json_values(name: str, data: bytes) -> Iterator[Placed]:
 def decode(data: bytes) -> Any:
     """One JSON value; whatever is wrong with it is a `ValueError`."""
     try:
-        return msgspec.json.decode(data)
+        return from_json(data)
     except RecursionError as exc:
         raise ValueError("JSON is nested too deeply") from exc
 

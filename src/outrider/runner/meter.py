@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.chat import Message, ToolSpec
+from outrider.core.decoding import from_json
 from outrider.policy import ChatPolicy, Completion, Sampling
 
 MARK = "\x1e"
@@ -43,7 +44,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     @classmethod
     def of_line(cls, line: str) -> "Reading | None":
         """The reading in a line, if it is one."""
-        return msgspec.json.decode(line[1:], type=cls) if line.startswith(MARK) else None
+        return from_json(line[1:], cls) if line.startswith(MARK) else None
 
 
 class Meter:

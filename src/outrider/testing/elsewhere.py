@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import from_json
 from outrider.env.protocol import Environment, Observation
 
 _PROGRAM = "from outrider.testing.elsewhere import answer; answer()"
@@ -64,7 +65,7 @@ async def opening_of(make: Callable[[], Environment], seed: int, *, within_secon
             process.kill()
             await process.wait()
     try:
-        return msgspec.json.decode(answered, type=Found)
+        return from_json(answered, Found)
     except msgspec.DecodeError:
         said = complaints.decode(errors="replace").strip().splitlines() or ["no word"]
         return Found(failure=f"its process ended with code {process.returncode}: {said[-1][:500]}")
@@ -72,7 +73,7 @@ async def opening_of(make: Callable[[], Environment], seed: int, *, within_secon
 
 def answer() -> None:
     """The other process: read a request, write what was found."""
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=_Request)
+    request = from_json(sys.stdin.buffer.read(), _Request)
     with redirect_stdout(sys.stderr):  # whatever the environment prints is not the answer
         found = _found(request)
     sys.stdout.buffer.write(msgspec.json.encode(found))

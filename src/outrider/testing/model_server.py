@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import web
 
 from outrider.core.chat import Message, Role, assistant
+from outrider.core.decoding import from_json
 from outrider.core.errors import ContextOverflow, OutriderError
 from outrider.policy.opening import open_policy
 from outrider.policy.protocol import ChatPolicy, Completion
@@ -164,7 +165,7 @@ class ModelServer:
     async def _request(self, http: web.Request, number: int) -> ModelRequest:
         headers = {name.lower(): value for name, value in http.headers.items()}
         try:
-            body = msgspec.json.decode(await http.read(), type=dict)
+            body = from_json(await http.read(), dict)
             request = ModelRequest(number, body, headers)
             request.read()
         except (ValueError, KeyError, TypeError) as exc:
@@ -330,7 +331,7 @@ async def _serve(options: argparse.Namespace) -> None:
     policy = None if options.model == ECHO else await open_policy(PolicySpec(model=options.model))
     server = ModelServer(
         policy if options.text is None else options.text,
-        faults=msgspec.json.decode(options.faults, type=FaultPlan),
+        faults=from_json(options.faults, FaultPlan),
         models=(options.name,),
         key=options.key,
         manner=Manner(options.manner),

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from outrider.core import chat
 from outrider.core.chat import Message, Role
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import Rollout
@@ -203,7 +204,7 @@ def _is_odd(message: Message, *, is_reply: bool = False) -> bool:
 def _tool_call(call: chat.ToolCall) -> atif.ToolCall:
     """The call; its arguments also as they were written, unless they read the same from what they mean."""
     try:
-        arguments = msgspec.json.decode(call.arguments, type=dict[str, Any])
+        arguments = from_json(call.arguments, dict[str, Any])
     except (msgspec.DecodeError, UnicodeError):
         return atif.ToolCall(
             tool_call_id=call.id, function_name=call.name, arguments={}, extra={"arguments": call.arguments}

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from outrider.core.chat import Image, Message, Role, ToolCall
+from outrider.core.decoding import convert, from_json
 from outrider.core.errors import InvalidInput
 from outrider.core.turn import CALL, CallRecord, Turn, TurnRecord
 from outrider.train import atif_document as atif
@@ -29,7 +30,7 @@ class AtifTrajectory:
 def read_atif(path: str | Path) -> AtifTrajectory:
     """The document at `path`, its pictures included. Blocks; refuses what is not valid ATIF, or has other extras."""
     try:
-        document = msgspec.json.decode(Path(path).read_bytes(), type=atif.Document)
+        document = from_json(Path(path).read_bytes(), atif.Document)
     except OSError as exc:
         raise InvalidInput(f"cannot read {path}: {exc.strerror}") from exc
     except (msgspec.DecodeError, UnicodeError) as exc:
@@ -82,13 +83,13 @@ class _Reader:
             policy_version=extra.get("policy_version", 0),
             n_retries=extra.get("n_retries", 0),
             seconds=extra.get("seconds", 0.0),
-            call=msgspec.convert(extra[CALL], CallRecord) if CALL in extra else None,
+            call=convert(extra[CALL], CallRecord) if CALL in extra else None,
         )
         return Turn(agent=self._agent, request=request, record=record)
 
     def _message(self, step: atif.Step) -> Message:
         if step.extra and MESSAGE in step.extra:
-            return msgspec.convert(step.extra[MESSAGE], Message)
+            return convert(step.extra[MESSAGE], Message)
         content, images = self._content(step.message)
         return Message(
             role=_ROLES[step.source],

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from outrider.core.decoding import json_decoder
 from outrider.core.errors import InvalidInput
 from outrider.train.arrays import frozen, np
 from outrider.train.batch import Batch
@@ -99,7 +100,7 @@ def write_jsonl(samples: Batch | Iterable[ExportedSample], path: str | Path) -> 
 
 def read_jsonl(path: str | Path) -> Iterator[ExportedSample]:
     """What `write_jsonl` wrote. Blocks; refuses the first line that is wrong, by its number."""
-    decode = msgspec.json.Decoder(Line).decode
+    decode = json_decoder(Line).decode
     try:
         with Path(path).open("rb") as file:
             for number, text in enumerate(file, 1):

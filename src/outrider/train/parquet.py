@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 from outrider.train.arrays import NDArray, np
 from outrider.train.batch import Batch
@@ -122,7 +123,7 @@ def _samples(batch: Any, path: str | Path) -> Iterator[ExportedSample]:
     for number, row in enumerate(batch.select(names).to_pylist()):
         arrays = {name: lists[number] for name, lists in tokens.items()}
         try:
-            read = {name: msgspec.json.decode(row.get(name, "[]"), type=kind) for name, kind in _JSON.items()}
+            read = {name: from_json(row.get(name, "[]"), kind) for name, kind in _JSON.items()}
         except msgspec.DecodeError as exc:
             raise InvalidInput(f"{path}: a text of rollout {row['rollout_id']!r} cannot be read: {exc}") from exc
         yield from_columns({**row, **arrays, **read})

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from outrider.core.account import Tally
 from outrider.core.clock import Clock, SystemClock, sleep, utc
+from outrider.core.decoding import convert
 from outrider.core.errors import BatchLate, InvalidInput
 from outrider.core.ledger import LEDGER_KEY, GroupEntry, GroupState, Ledger
 from outrider.core.published import POLICY_KEY, PublishedPolicy, Served, published_in
@@ -339,7 +340,7 @@ def _last_published(resources: Mapping[str, Any], version: int) -> PublishedPoli
     """The policy that was published last, even if whoever published it died before the workers were told."""
     published = published_in(resources) or PublishedPolicy()
     if published.version < version and NEXT_KEY in resources:
-        coming = msgspec.convert(resources[NEXT_KEY], PublishedPolicy)
+        coming = convert(resources[NEXT_KEY], PublishedPolicy)
         return coming if coming.version == version else published
     return published
 

@@ -18,6 +18,7 @@ from outrider.cluster.collective.devices import Gpus, Offer, patience
 from outrider.cluster.collective.mailbox import Kind, Letter, Mailbox
 from outrider.cluster.collective.segments import Maps, SegmentRef, Steps, offsets_of, watched
 from outrider.cluster.post import Link, Message, Post
+from outrider.core.decoding import convert
 from outrider.core.errors import UnknownWorker
 
 Parts = tuple[memoryview, ...]
@@ -58,7 +59,7 @@ class Inbox:
         post.serve("mail.forget", self._forget)
 
     def _letter(self, link: Link, head: Any) -> tuple[Announcement, Letter]:
-        found = msgspec.convert(head, Announcement)
+        found = convert(head, Announcement)
         if found.receiver != self._receiver:
             raise UnknownWorker(f"{found.receiver} is not here: {self._receiver} has taken its place")
         if link not in self._links.setdefault(found.sender, set()):

@@ -28,6 +28,7 @@ from outrider.cluster.failure import Failure
 from outrider.cluster.info import NodeInfo
 from outrider.cluster.placement.place import Placement
 from outrider.cluster.post import Endpoint, Link, Post
+from outrider.core.decoding import convert
 
 _log = logging.getLogger(__name__)
 
@@ -209,8 +210,8 @@ class LocalEngine(PostCaller):
         with self._lock:
             found = self._seats.get(seat_id)
         if found is not None:
-            outcome = None if failure is None else msgspec.convert(failure, Failure)
-            found[0].report(outcome, msgspec.convert(endpoint, Endpoint))
+            outcome = None if failure is None else convert(failure, Failure)
+            found[0].report(outcome, convert(endpoint, Endpoint))
 
 
 def _hand_over(process: "subprocess.Popen[bytes]", order: Order) -> None:

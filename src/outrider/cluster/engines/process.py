@@ -19,6 +19,7 @@ from outrider.cluster.engines.local import LENGTH_BYTES, Order
 from outrider.cluster.failure import Failure
 from outrider.cluster.post import Post
 from outrider.cluster.seat import Seated
+from outrider.core.decoding import msgpack_decoder
 
 GRACE_SECONDS = 2.0
 REPORT_SECONDS = 10.0
@@ -56,7 +57,8 @@ def _read(lifeline: BinaryIO) -> Order:
     text = lifeline.read(length)
     if not length or len(text) < length:
         sys.exit("the program that started this worker is gone")
-    return msgspec.msgpack.decode(text, type=Order)
+    order: Order = msgpack_decoder(Order).decode(text)
+    return order
 
 
 def _report(seated: Seated, order: Order, failure: Failure | None) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from outrider.cluster.post.wire import Frame, FrameReader, Kind, Part, encode
+from outrider.core.decoding import convert
 from outrider.core.errors import ClusterError, OutriderError, PeerLost
 
 _log = logging.getLogger(__name__)
@@ -233,7 +234,7 @@ class Link(FrameReader):
         if not hmac.compare_digest(head["proof"], self._proof(role)):
             raise PeerLost("wrong key")
         self.name = str(head["name"])
-        self.endpoint = msgspec.convert(head["endpoint"], Endpoint)
+        self.endpoint = convert(head["endpoint"], Endpoint)
 
     def _proof(self, role: bytes) -> bytes:
         ours, theirs = self._nonces

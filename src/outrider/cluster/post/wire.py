@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from outrider.core.decoding import msgpack_decoder
+
 Part = bytes | bytearray | memoryview
 
 HEADER = struct.Struct("<BIIQ")
@@ -25,7 +27,7 @@ JOINED_BYTES = 1 << 16
 """Parts up to this size are joined before they are written: one system call instead of many."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
+_decode = msgpack_decoder().decode
 
 
 class Kind(IntEnum):

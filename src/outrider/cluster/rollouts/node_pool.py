@@ -12,6 +12,7 @@ from outrider.cluster.post import Endpoint
 from outrider.cluster.rollouts.voice import POOL_SAID, logging_to, open_voice
 from outrider.cluster.worker import Worker
 from outrider.core import wire
+from outrider.core.decoding import from_json
 from outrider.pool import MachinePool, PoolStatistics
 from outrider.pool.service.host import hosted_pool
 from outrider.runner.machines import SupplySpec
@@ -85,4 +86,4 @@ async def _lend(pool: MachinePool, supply: SupplySpec, say: LineHandler) -> None
 
 def counted_in(line: str) -> PoolStatistics | None:
     """What a pool that says this line has counted; None if it says something else."""
-    return msgspec.json.decode(line[1:], type=PoolStatistics) if line.startswith(_COUNTED) else None
+    return from_json(line[1:], PoolStatistics) if line.startswith(_COUNTED) else None

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from outrider.core.decoding import convert
 from outrider.core.errors import InvalidInput
 from outrider.core.task import Task
 from outrider.env.osworld.files import LocalFiles
@@ -53,7 +54,7 @@ def _step_problems(step: SetupStep, files: LocalFiles | None) -> Iterator[str]:
         yield f"unknown setup type {step.type!r}"
         return
     try:
-        parameters = msgspec.convert(dict(step.parameters), kind.parameters)
+        parameters = convert(dict(step.parameters), kind.parameters)
     except msgspec.ValidationError as exc:
         yield f"setup {step.type}: {exc}"
         return
@@ -72,7 +73,7 @@ def _check_problems(check: Check, files: LocalFiles | None) -> Iterator[str]:
         yield f"unknown metric {check.func!r}"
         return
     try:
-        msgspec.convert(dict(check.options), metric.options)
+        convert(dict(check.options), metric.options)
     except msgspec.ValidationError as exc:
         yield f"options of {check.func}: {exc}"
     yield from _expected_problems(check)
@@ -89,7 +90,7 @@ def _expected_problems(check: Check) -> Iterator[str]:
         yield f"{check.func} compares with a rule, not with {check.expected.type}"
     else:
         try:
-            msgspec.convert(check.expected.settings.get("rules"), expects)
+            convert(check.expected.settings.get("rules"), expects)
         except msgspec.ValidationError as exc:
             yield f"rules of {check.func}: {exc}"
 
@@ -100,7 +101,7 @@ def _getter_problems(getter: Getter, files: LocalFiles | None) -> Iterator[str]:
         yield f"unknown getter {getter.type!r}"
         return
     try:
-        settings = msgspec.convert(dict(getter.settings), kind.settings)
+        settings = convert(dict(getter.settings), kind.settings)
     except msgspec.ValidationError as exc:
         yield f"getter {getter.type}: {exc}"
         return

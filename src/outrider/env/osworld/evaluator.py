@@ -4,8 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
+from outrider.core.decoding import convert
 from outrider.env.osworld.action import Special
 from outrider.env.osworld.getters import GETTERS, GotFile
 from outrider.env.osworld.metrics import METRICS, Expected
@@ -53,8 +52,8 @@ async def _score(check: Check, workspace: Workspace) -> tuple[float, str]:
     result = await _got(check.result, workspace)
     expected = None if check.expected is None else await _got(check.expected, workspace)
     if not isinstance(metric.expects, Expected):
-        expected = msgspec.convert(expected, metric.expects)
-    options = msgspec.convert(dict(check.options), metric.options)
+        expected = convert(expected, metric.expects)
+    options = convert(dict(check.options), metric.options)
     # In a thread, since it may take its time with what the agent has made.
     found = await asyncio.to_thread(metric.score, result, expected, options)
     value = min(max(found, 0.0), 1.0)
@@ -63,7 +62,7 @@ async def _score(check: Check, workspace: Workspace) -> tuple[float, str]:
 
 async def _got(getter: Getter, workspace: Workspace) -> Any:
     kind = GETTERS[getter.type]
-    return await kind.get(msgspec.convert(dict(getter.settings), kind.settings), workspace)
+    return await kind.get(convert(dict(getter.settings), kind.settings), workspace)
 
 
 def _shown(result: Any) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
 from outrider.core.clock import sleep
+from outrider.core.decoding import convert
 from outrider.core.errors import EnvError
 from outrider.env.osworld.task import SetupStep
 from outrider.env.osworld.workspace import Command, Workspace
@@ -115,7 +115,7 @@ class Setup:
         """All steps in their order, up to the first that fails. `is_after`: the agent has been at work."""
         for number, step in enumerate(steps, start=1):
             kind = STEPS[step.type]
-            parameters = msgspec.convert(dict(step.parameters), kind.parameters)
+            parameters = convert(dict(step.parameters), kind.parameters)
             try:
                 await kind.run(self, parameters, is_after)
             except EnvError as exc:

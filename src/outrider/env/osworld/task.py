@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import convert
 from outrider.core.errors import InvalidInput
 from outrider.core.task import Task
 
@@ -101,7 +102,7 @@ def load_tasks(path: Path) -> tuple[Task, ...]:
 def osworld_task(task: Task) -> OsworldTask:
     """What the task's metadata says. Raises `InvalidInput` if it does not have OSWorld's form."""
     try:
-        read = msgspec.convert(dict(task.metadata), _Metadata)
+        read = convert(dict(task.metadata), _Metadata)
         evaluator = Evaluator(
             checks=_checks(read.evaluator), conj=read.evaluator.conj, postconfig=read.evaluator.postconfig
         )

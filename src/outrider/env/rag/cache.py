@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import from_json
 from outrider.core.errors import EnvError
 
 FORMAT = 1
@@ -87,7 +88,7 @@ def publish(part: Path, place: Path) -> None:
 def check_whole(place: Path) -> None:
     """Raise `Damaged` unless the folder at `place` is as it was published."""
     try:
-        marks = msgspec.json.decode((place / _MANIFEST).read_bytes(), type=dict[str, FileMark])
+        marks = from_json((place / _MANIFEST).read_bytes(), dict[str, FileMark])
         for name, mark in marks.items():
             file = place / name
             if file.stat().st_size != mark.size or _mark(file) != mark:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 
 PASSAGE_WORDS = 200
@@ -151,7 +152,7 @@ def _lines(content: str, name: str) -> Iterator[tuple[str, Document]]:
 
 def _document(line: str, place: str, number: int) -> Document:
     try:
-        fields = msgspec.json.decode(line)
+        fields = from_json(line)
     except msgspec.DecodeError as exc:
         raise InvalidInput(f"{place} is not JSON: {exc}") from exc
     if not isinstance(fields, dict):

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.clock import SystemClock, sleep
+from outrider.core.decoding import from_json
 from outrider.core.errors import EnvError, PolicyError
 from outrider.env.rag.config import EmbeddingsConfig
 from outrider.env.rag.index import libraries
@@ -93,7 +94,7 @@ class Embedder:
 
     def _in_order(self, reply: bytes, n_texts: int) -> list[list[float]]:
         try:
-            vectors = msgspec.json.decode(reply, type=_Reply).data
+            vectors = from_json(reply, _Reply).data
         except msgspec.DecodeError as exc:
             raise EnvError(f"{self._url} did not answer with vectors: {exc}", stage="rag.embed") from exc
         if all(vector.index is not None for vector in vectors):

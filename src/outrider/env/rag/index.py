@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from outrider.core.decoding import json_decoder
 from outrider.core.errors import EnvError, InvalidInput
 from outrider.env.rag.cache import Damaged, check_whole
 from outrider.env.rag.corpus import Passage
@@ -60,7 +61,7 @@ class Index:
                 self._text = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError, TypeError, KeyError) as exc:
             raise Damaged(str(exc)) from exc
-        self._decoder = msgspec.json.Decoder(Passage)
+        self._decoder = json_decoder(Passage)
 
     def __len__(self) -> int:
         return len(self._starts) - 1

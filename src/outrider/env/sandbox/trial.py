@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from outrider.core.decoding import from_json
 from outrider.core.errors import EnvError
 from outrider.env.sandbox import inside
 from outrider.env.sandbox.inside.examiner import ENDED
@@ -141,7 +142,7 @@ def _programs(submission: str, tests: bytes) -> tuple[Program, Program]:
 def _verdicts(numbers: list[int], tests_end: Outcome, submission_end: Outcome) -> dict[int, Verdict]:
     """Verdicts on the first of the given tests, at least one: as many as the submission's process lasted for."""
     whole_lines = [line for line in tests_end.stdout.splitlines(keepends=True) if line.endswith(b"\n")]
-    told = [msgspec.json.decode(line, type=_Told) for line in whole_lines]
+    told = [from_json(line, _Told) for line in whole_lines]
     if not told and not tests_end.timed_out:
         said = tests_end.stderr.decode(errors="replace").strip()
         raise EnvError(f"the process of the tests failed ({tests_end.ending}): {said}", stage="sandbox")

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from outrider.core.decoding import convert
 from outrider.core.errors import EnvError, InvalidInput, ScoreError
 from outrider.core.task import Task
 from outrider.env.protocol import Score
@@ -177,7 +178,7 @@ def unusable(program: str) -> str:
 def read_tests(task: Task) -> Tests:
     """The tests of a task. Raises `InvalidInput` if it has none, or none that can be used."""
     try:
-        setting = msgspec.convert(dict(task.metadata), _Setting)
+        setting = convert(dict(task.metadata), _Setting)
         ast.parse(setting.setup)
         return _read(task.metadata.get("tests"), setting)
     except (ValueError, SyntaxError) as exc:
@@ -191,7 +192,7 @@ def _read(given: Any, setting: _Setting) -> Tests:
         case [str(), *_]:
             return setting.examination(*map(_assert, given))
         case [{"output": _}, *_]:
-            return msgspec.convert(given, tuple[InputOutput, ...])
+            return convert(given, tuple[InputOutput, ...])
         case [{"result": _}, *_] if setting.entry_point:
             return setting.examination(*map(_call, given))
         case [{"result": _}, *_]:
@@ -201,7 +202,7 @@ def _read(given: Any, setting: _Setting) -> Tests:
 
 
 def _assert(code: Any) -> CodeTest:
-    ast.parse(msgspec.convert(code, str))
+    ast.parse(convert(code, str))
     return CodeTest(code=code)
 
 
@@ -209,8 +210,8 @@ def _call(pair: Any) -> CallTest:
     if not isinstance(pair, Mapping) or "result" not in pair or not pair.keys() <= {"args", "kwargs", "result"}:
         raise ValueError(f"{pair!r:.80} is not a call: give args, kwargs and result")
     return CallTest(
-        args=msgspec.convert(pair.get("args", ()), tuple[Any, ...]),
-        kwargs=msgspec.convert(pair.get("kwargs", {}), dict[str, Any]),
+        args=convert(pair.get("args", ()), tuple[Any, ...]),
+        kwargs=convert(pair.get("kwargs", {}), dict[str, Any]),
         result=pair["result"],
     )
 

@@ -5,6 +5,7 @@ import re
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import convert
 from outrider.core.errors import InvalidInput
 from outrider.core.task import Task
 
@@ -34,7 +35,7 @@ class WebTask(Struct, frozen=True, kw_only=True):
 
 def web_task(task: Task) -> WebTask:
     try:
-        found = msgspec.convert(dict(task.metadata), WebTask)
+        found = convert(dict(task.metadata), WebTask)
     except msgspec.ValidationError as exc:
         raise InvalidInput(f"task {task.task_id!r}: metadata: {exc}") from exc
     if task.answer is None and found.check is None:

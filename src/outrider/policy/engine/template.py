@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.chat import Message, Role, ToolCall, ToolSpec
+from outrider.core.decoding import from_json
 from outrider.core.errors import PolicyError, PolicyUnusable
 
 _BEFORE_TOOLS = """# Tools
@@ -176,9 +177,9 @@ class _WrittenCall(Struct):
 def _call_in(text: str, id: str) -> ToolCall | None:
     """Arguments stay as they are written, but for those that are a text that holds JSON."""
     try:
-        written = msgspec.json.decode(text, type=_WrittenCall)
+        written = from_json(text, _WrittenCall)
         arguments = bytes(written.arguments).decode()
-        inside = msgspec.json.decode(arguments) if arguments.startswith('"') else arguments
+        inside = from_json(arguments) if arguments.startswith('"') else arguments
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return ToolCall(id=id, name=written.name, arguments=inside)

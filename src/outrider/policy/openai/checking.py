@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-import msgspec
 from msgspec import Struct
 
 from outrider.core.chat import user
 from outrider.core.clock import Clock
+from outrider.core.decoding import from_json
 from outrider.core.errors import PolicyError
 from outrider.policy.openai.address import URL_VARIABLE
 from outrider.policy.openai.deadline import Deadline
@@ -77,7 +77,7 @@ async def _names(endpoint: Endpoint, transport: Transport, spec: PolicySpec, clo
     if exchange.status != 200:  # noqa: PLR2004
         raise _error(exchange, endpoint, spec, clock)
     try:
-        return [model.id for model in msgspec.json.decode(exchange.body, type=ModelList).data]
+        return [model.id for model in from_json(exchange.body, ModelList).data]
     except (ValueError, RecursionError):
         return None
 

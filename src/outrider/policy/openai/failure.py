@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import from_json
 from outrider.core.errors import ContextOverflow, PolicyError, PolicyUnusable
 from outrider.policy.openai.backoff import asked_pause
 from outrider.policy.openai.reply import glimpse
@@ -85,7 +85,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 def refusal_of(status: int, body: bytes) -> Refusal:
     """Reads `{"error": {…}}`, `{"error": "…"}`, vLLM's older `{"object": "error", …}`, `{"detail": …}` and any text."""
     try:
-        content = msgspec.json.decode(body)
+        content = from_json(body)
     except (ValueError, RecursionError):
         content = None
     error: Any = content

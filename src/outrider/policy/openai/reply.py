@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.chat import Message, Role, ToolCall
+from outrider.core.decoding import from_json
 from outrider.core.errors import PolicyError
 from outrider.policy.protocol import Completion, FinishReason, Tokens, Usage
 
@@ -126,18 +127,15 @@ class Reply(Struct):
     error: Any = None
 
 
-_DECODER = msgspec.json.Decoder(Reply)
-
-
 def decode(body: bytes) -> Reply:
     """Raises `MalformedReply` unless it is JSON of the right types. Bytes that are no UTF-8 become marks."""
     try:
-        return _DECODER.decode(body)
+        return from_json(body, Reply)
     except (ValueError, RecursionError) as exc:
         if isinstance(exc, msgspec.ValidationError):
             raise MalformedReply(f"an answer of the wrong form: {exc}") from exc
     try:
-        return _DECODER.decode(_repaired(body))
+        return from_json(_repaired(body), Reply)
     except (ValueError, RecursionError) as exc:
         raise MalformedReply(f"an answer that is no JSON: {glimpse(body)}") from exc
 

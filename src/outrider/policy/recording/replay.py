@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from outrider.core.chat import Message, ToolSpec
+from outrider.core.decoding import from_json, json_decoder
 from outrider.core.errors import ContextOverflow, InvalidInput, PolicyError
 from outrider.policy.protocol import ChatPolicy, Completion, Sampling
 from outrider.policy.recording.call import MARK_CHARACTERS, SCHEMA, RecordedCall, RecordedLine, Request, request_of
@@ -116,7 +117,7 @@ class ReplayPolicy(ChatPolicy):
             raise PolicyError("the recording is closed", stage="policy.replay")
         line = os.pread(self._descriptor, answer.length, answer.offset)
         try:
-            return msgspec.json.decode(line, type=RecordedCall)
+            return from_json(line, RecordedCall)
         except (msgspec.DecodeError, UnicodeError) as exc:
             raise PolicyError(f"{self._path}:{answer.number}: {exc}", stage="policy.replay") from exc
 
@@ -154,7 +155,7 @@ def _answers(path: str, descriptor: int) -> Iterator[_Answer]:
     """The calls of the file. What a killed process left unfinished is no call."""
     offset = 0
     n_torn = 0
-    decoder = msgspec.json.Decoder(RecordedLine)
+    decoder = json_decoder(RecordedLine)
     with open(descriptor, "rb", closefd=False) as file:
         for number, line in enumerate(file, start=1):
             start, offset = offset, offset + len(line)

@@ -12,6 +12,7 @@ from math import isqrt
 import msgspec
 
 from outrider.core.chat import Message, Role, ToolCall, ToolSpec, assistant
+from outrider.core.decoding import from_json
 
 CALCULATOR = "calculator"
 
@@ -92,7 +93,7 @@ def _results(messages: Sequence[Message]) -> dict[str, str]:
 
 def _expression(call: ToolCall) -> str:
     try:
-        return msgspec.json.decode(call.arguments, type=dict[str, str])["expression"]
+        return from_json(call.arguments, dict[str, str])["expression"]
     except (msgspec.DecodeError, KeyError):
         return ""
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from outrider.core.chat import Message, ToolSpec
 from outrider.core.clock import Clock, SystemClock, sleep
+from outrider.core.decoding import convert
 from outrider.core.errors import InvalidInput, PolicyError, boundary
 from outrider.policy.protocol import ChatPolicy, Completion, FinishReason, Sampling, Tokens, Usage
 from outrider.policy.scripted.protocol import Script
@@ -137,7 +138,7 @@ def options_of(model: str) -> ScriptOptions:
     if query and not given:
         raise InvalidInput(f"{model!r}: write options as builtin:{name}?option=value&option=value")
     try:
-        options = msgspec.convert({"p": GUESSING[name], **given}, ScriptOptions, strict=False)
+        options = convert({"p": GUESSING[name], **given}, ScriptOptions, strict=False)
     except msgspec.ValidationError as exc:
         raise InvalidInput(f"{model!r}: {exc}") from exc
     if not 0 <= options.p <= 1:

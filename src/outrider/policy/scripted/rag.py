@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from outrider.core.chat import Message, Role, ToolCall, ToolSpec, assistant
+from outrider.core.decoding import from_json
 
 SEARCH = "search"
 UNKNOWN = "unknown"
@@ -114,7 +115,7 @@ def _results(messages: Sequence[Message]) -> dict[str, list[_Passage]]:
 
 def _query_of(call: ToolCall) -> str:
     try:
-        return msgspec.json.decode(call.arguments, type=dict[str, str])["query"]
+        return from_json(call.arguments, dict[str, str])["query"]
     except (msgspec.DecodeError, KeyError):
         return ""
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from outrider.core.decoding import from_json
 from outrider.core.errors import MachineError
 from outrider.core.tasks import uninterrupted
 
@@ -178,7 +179,7 @@ class Line:
 
     async def say(self, guest: Guest, text: str) -> None:
         """Pass a guest's message on. Waits while Chromium is not listening. `ValueError` if it is none."""
-        message = msgspec.json.decode(text, type=_Message)
+        message = from_json(text, _Message)
         session = message.session_id or self._first_session(guest)
         if session is None or self._guests.get(session, (None, False))[0] is not guest:
             error = {"code": _NO_SESSION, "message": "Session with given id not found."}
@@ -215,10 +216,10 @@ class Line:
                     answer.set_exception(self._error("connection", "the browser is gone"))
 
     def _take(self, data: bytes) -> None:
-        message = msgspec.json.decode(data, type=_Message)
+        message = from_json(data, _Message)
         guest, is_first = self._guests.get(message.session_id or "", (None, False))
         if message.method in ("Target.attachedToTarget", "Target.detachedFromTarget") and message.params:
-            self._keep_account(guest, message.method, msgspec.json.decode(message.params, type=_Attached).session_id)
+            self._keep_account(guest, message.method, from_json(message.params, _Attached).session_id)
         if guest is None and message.session_id in self._own:
             self._take_own(data, message)
         elif is_first and guest is not None:
@@ -239,16 +240,16 @@ class Line:
 
     def _take_own(self, data: bytes, message: _Message) -> None:
         if message.method:
-            self.events(message.method, msgspec.json.decode(data).get("params", {}))
+            self.events(message.method, from_json(data).get("params", {}))
         elif (answer := self._waiting.get(message.id or 0)) is not None and not answer.done():
-            answer.set_result(msgspec.json.decode(data))
+            answer.set_result(from_json(data))
 
     def _soils(self, message: _Message) -> bool:
         """Whether it may reach beyond the contexts that a guest makes."""
         method = message.method or ""
         if method in _HARMLESS or method.partition(".")[0] in _OF_PAGES:
             return False
-        context = msgspec.json.decode(message.params, type=_Scope).browser_context_id if message.params else None
+        context = from_json(message.params, _Scope).browser_context_id if message.params else None
         return context in (None, self.default_context)
 
     def _error(self, call: str, reason: str) -> MachineError:

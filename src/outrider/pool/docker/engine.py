@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput, MachineError
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
@@ -65,7 +66,7 @@ class Engine:
         if status >= _FIRST_ERROR:
             raise self._error(path, _reason(body, status))
         try:
-            return msgspec.json.decode(body) if body.startswith((b"{", b"[")) else None
+            return from_json(body) if body.startswith((b"{", b"[")) else None
         except msgspec.DecodeError as exc:
             raise self._error(path, f"an answer that makes no sense: {exc}") from exc
 
@@ -119,6 +120,6 @@ class Engine:
 
 def _reason(body: bytes, status: int) -> str:
     try:
-        return str(msgspec.json.decode(body, type=dict[str, Any])["message"])
+        return str(from_json(body, dict[str, Any])["message"])
     except (msgspec.MsgspecError, KeyError):
         return f"status {status}: {body[:500].decode(errors='replace').strip()}"

@@ -11,6 +11,7 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
+from outrider.core.decoding import from_json
 from outrider.core.errors import MachineError
 from outrider.pool.computer import Executed, Input, Pause, Text
 from outrider.pool.osworld_protocol import script
@@ -271,7 +272,7 @@ class OsworldComputer:
 
     def _converted(self, answer: _Answer, kind: Any, path: str) -> Any:
         try:
-            return msgspec.json.decode(answer.body, type=kind)
+            return from_json(answer.body, kind)
         except msgspec.MsgspecError as exc:
             raise self._error(path, f"status {answer.status}, an answer that makes no sense: {exc}") from exc
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from aiohttp import web
 from msgspec import Struct
 
+from outrider.core.decoding import convert
 from outrider.pool.computer import Executed, Input
 from outrider.pool.osworld_protocol import script
 from outrider.pool.osworld_protocol.client import SERVER_LIMIT_SECONDS
@@ -29,8 +29,8 @@ def _command(told: Mapping[str, Any]) -> list[str] | str:
     """The command as a computer takes it. OSWorld splits a text that is not meant for the shell."""
     command = told.get("command", [])
     if told.get("shell"):
-        return command if isinstance(command, str) else shlex.join(msgspec.convert(command, list[str]))
-    return shlex.split(command) if isinstance(command, str) else msgspec.convert(command, list[str])
+        return command if isinstance(command, str) else shlex.join(convert(command, list[str]))
+    return shlex.split(command) if isinstance(command, str) else convert(command, list[str])
 
 
 def _events(command: list[str] | str) -> tuple[Input, ...] | None:
@@ -89,7 +89,7 @@ async def _execute_with_verification(request: web.Request) -> web.Response:
     """Run a command, and wait until what it is to bring about has come; that is looked at again and again."""
     told = await asked(request)
     front = request.app[FRONT]
-    wanted = msgspec.convert(told.get("verification") or {}, Verification)
+    wanted = convert(told.get("verification") or {}, Verification)
     most = min(float(told.get("max_wait_time", 10)), MAX_WAIT_SECONDS)
     interval = max(float(told.get("check_interval", 1)), LEAST_INTERVAL_SECONDS)
     done = await _executed(front, told, SERVER_LIMIT_SECONDS)

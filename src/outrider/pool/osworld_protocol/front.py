@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
+from outrider.core.decoding import from_json
 from outrider.pool.computer import Computer, Executed, Input, MoveTo
 
 LOOK_SECONDS = 10.0
@@ -63,7 +63,7 @@ FRONT = web.AppKey("front", Front)
 
 
 async def asked(request: web.Request) -> Mapping[str, Any]:
-    return msgspec.json.decode(await request.read(), type=dict[str, Any])
+    return from_json(await request.read(), dict[str, Any])
 
 
 def failure(message: str, status: int = 500) -> web.Response:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from outrider.core.decoding import convert
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.core.memory import available_bytes
 from outrider.core.settings import settings_of
@@ -80,7 +81,7 @@ class QemuProvider:
 
     async def adopt(self, machine_id: str, address: Address) -> RunningMachine | None:
         """A machine of another snapshot, or one that does not answer, is ended; of a dead one the folder is removed."""
-        found = msgspec.convert(address, QemuAddress)
+        found = convert(address, QemuAddress)
         if found.machine_id != machine_id:
             return None
         self._owners.add(found.owner)

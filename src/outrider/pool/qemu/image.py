@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 
 DESCRIPTION = "image.json"
@@ -51,7 +52,7 @@ class Image:
         """Raise `InvalidInput` if there is no usable image, and say how to get one."""
         path = folder / DESCRIPTION
         try:
-            described = msgspec.json.decode(path.read_bytes(), type=Description)
+            described = from_json(path.read_bytes(), Description)
         except FileNotFoundError as exc:
             raise InvalidInput(f"{folder} holds no image for QEMU; build one: {HOW_TO_BUILD}") from exc
         except (OSError, msgspec.MsgspecError) as exc:

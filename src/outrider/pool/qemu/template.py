@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.pool.qemu.hardware import Accelerator, Hardware
 from outrider.pool.qemu.image import HOW_TO_BUILD
@@ -65,7 +66,7 @@ def find(cache: Path, name: str, hardware: Hardware, version: str) -> Template |
     """The snapshot of this name, if it has been made."""
     folder = cache / f"{name}-{hardware.digest(version)}"
     try:
-        facts = msgspec.json.decode((folder / FACTS).read_bytes(), type=Facts)
+        facts = from_json((folder / FACTS).read_bytes(), Facts)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as exc:

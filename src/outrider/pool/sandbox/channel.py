@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from outrider.core.decoding import convert, from_json
 from outrider.core.errors import MachineError, MachineRefusal
 from outrider.pool.computer import Executed, Input
 from outrider.pool.sandbox.resident import MAX_FILE_BYTES, PREFIX, message
@@ -67,8 +68,8 @@ async def _answer(reader: asyncio.StreamReader) -> tuple[dict[str, Any], list[by
     (length,) = PREFIX.unpack(await reader.readexactly(PREFIX.size))
     if length > MAX_HEADER_BYTES:
         raise ValueError("its header is too long")
-    header = msgspec.json.decode(await reader.readexactly(length), type=dict[str, Any])
-    sizes = msgspec.convert(header["sizes"], list[int])
+    header = from_json(await reader.readexactly(length), dict[str, Any])
+    sizes = convert(header["sizes"], list[int])
     if any(size < 0 for size in sizes) or sum(sizes) > MAX_FILE_BYTES:
         raise ValueError("it is too long")
     return header, [await reader.readexactly(size) for size in sizes]

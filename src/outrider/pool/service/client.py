@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from outrider.core import errors
+from outrider.core.decoding import convert
 from outrider.core.errors import InvalidInput, MachineError, OutriderError
 from outrider.pool.computer import Executed, Input
 from outrider.pool.lease import Lease
@@ -45,7 +46,7 @@ from outrider.pool.service.messages import (
     TerminalText,
     WriteFile,
     frame,
-    read_message,
+    read_answer,
 )
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class PoolClient:
 
     async def standing(self) -> Standing:
         connection = await self._connected(asyncio.get_running_loop().time())
-        return msgspec.convert(await connection.ask(Describe(id=connection.new_id())), Standing)
+        return convert(await connection.ask(Describe(id=connection.new_id())), Standing)
 
     async def reset(self, machine_id: str, reason: str, *, replace: bool = False) -> None:
         """Reset the machine, or end it and make another; whoever holds it loses it."""
@@ -116,7 +117,6 @@ class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._given_up: set[int] = set()
@@ -129,9 +129,8 @@ class _Connection:
         reader, writer = await asyncio.open_unix_connection(path)
         try:
             writer.write(frame(Hello()))
-            decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
             async with asyncio.timeout(HELLO_SECONDS):
-                hello = await read_message(reader, decoder)
+                hello = await read_answer(reader)
         except BaseException as exc:
             writer.transport.abort()
             if isinstance(exc, TimeoutError | ValueError):
@@ -154,7 +153,7 @@ class _Connection:
     async def take(self, n: int, *, deadline: float, run: str, holder: str) -> tuple[Lease, ...]:
         question = Take(id=self.new_id(), n=n, deadline=deadline, run=run, holder=holder)
         found = await self.ask(question, seconds=deadline + GRACE_SECONDS)
-        return tuple(self._lease(one, holder) for one in msgspec.convert(found, tuple[Granted, ...]))
+        return tuple(self._lease(one, holder) for one in convert(found, tuple[Granted, ...]))
 
     async def call(self, machine_id: str, epoch: int, call: ComputerCall, seconds: float) -> Any:
         question = Call(id=self.new_id(), machine_id=machine_id, epoch=epoch, call=call)
@@ -212,7 +211,7 @@ class _Connection:
 
     def _hand_back(self, value: Any) -> None:
         """Whoever asked for these has left."""
-        for one in msgspec.convert(value, tuple[Granted, ...]):
+        for one in convert(value, tuple[Granted, ...]):
             self._tell(Release(machine_id=one.machine_id, epoch=one.epoch))
 
     def _tell(self, question: Question) -> None:
@@ -226,7 +225,7 @@ class _Connection:
     async def _listen(self) -> None:
         reason = GONE
         try:
-            while (answer := await read_message(self._reader, self._decoder)) is not None:
+            while (answer := await read_answer(self._reader)) is not None:
                 self._hear(answer)
         except (OSError, ValueError) as exc:
             reason = f"{GONE}: {exc}"
@@ -301,7 +300,7 @@ class RemoteComputer:
         return await self._ask(TerminalText(), str | None)  # type: ignore[arg-type]
 
     async def _ask(self, call: ComputerCall, kind: type[T] | None, *, seconds: float = CALL_SECONDS) -> T:
-        return msgspec.convert(await self._call(call, seconds), kind)
+        return convert(await self._call(call, seconds), kind)
 
 
 def _plain(command: Sequence[str] | str) -> str | tuple[str, ...]:

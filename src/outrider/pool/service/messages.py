@@ -6,11 +6,12 @@ a lease is lost.
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import msgpack_decoder
 from outrider.core.machine import MachineRecord
 from outrider.pool.computer import Computer, Executed, Input
 from outrider.pool.statistics import PoolStatistics
@@ -20,8 +21,6 @@ PROTOCOL = 1
 
 MAX_FRAME_BYTES = 256 * 2**20
 _LENGTH_BYTES = 4
-
-M = TypeVar("M")
 
 
 class Screenshot(Struct, frozen=True, tag=True):
@@ -205,13 +204,24 @@ def frame(message: Any) -> bytes:
     return len(body).to_bytes(_LENGTH_BYTES) + body
 
 
-async def read_message(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[M]") -> M | None:
+async def read_question(reader: asyncio.StreamReader) -> Question | None:
+    """As `read_answer`, at the other end."""
+    question: Question | None = await _read(reader, Question)
+    return question
+
+
+async def read_answer(reader: asyncio.StreamReader) -> Answer | None:
     """The next message; None at the end. Raises `ValueError` if the other side makes no sense."""
+    answer: Answer | None = await _read(reader, Answer)
+    return answer
+
+
+async def _read(reader: asyncio.StreamReader, kind: Any) -> Any:
     try:
         length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES))
         if length > MAX_FRAME_BYTES:
             raise ValueError(f"a message of {length:,} bytes is too long")
-        return decoder.decode(await reader.readexactly(length))
+        return msgpack_decoder(kind).decode(await reader.readexactly(length))
     except asyncio.IncompleteReadError:
         return None
     except msgspec.MsgspecError as exc:

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 from outrider.pool.spec import MachineSpec
 
@@ -52,7 +53,7 @@ class PoolPlace:
     def facts(self) -> PoolFacts | None:
         """Of the pool that has, or had, this name here; None: there is none, or it has not come that far."""
         with suppress(OSError, msgspec.MsgspecError):
-            return msgspec.json.decode((self.folder / _FACTS).read_bytes(), type=PoolFacts)
+            return from_json((self.folder / _FACTS).read_bytes(), PoolFacts)
         return None
 
     def claim(self, machines: MachineSpec, n_machines: int) -> None:
@@ -132,7 +133,7 @@ def pools_on_host(*, root: Path | None = None) -> Iterator[PoolFacts]:
     folder = root or default_root()
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         with suppress(OSError, msgspec.MsgspecError):
-            yield msgspec.json.decode((path / _FACTS).read_bytes(), type=PoolFacts)
+            yield from_json((path / _FACTS).read_bytes(), PoolFacts)
 
 
 def _check_owner(folder: Path) -> None:

@@ -15,8 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, assert_never
 
-import msgspec
-
 from outrider.core.errors import AttemptError, InvalidInput, MachineError, OutriderError
 from outrider.pool.lease import Lease
 from outrider.pool.pool import MachinePool
@@ -37,7 +35,7 @@ from outrider.pool.service.messages import (
     Standing,
     Take,
     frame,
-    read_message,
+    read_question,
 )
 
 _log = logging.getLogger(__name__)
@@ -97,7 +95,6 @@ class _Connection:
         self._pool = pool
         self._reader = reader
         self._writer = writer
-        self._decoder: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
         self._leases: dict[tuple[str, int], Lease] = {}
         self._asked: dict[int, asyncio.Task[None]] = {}
         self._watches: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -119,7 +116,7 @@ class _Connection:
 
     async def _next(self) -> Question | None:
         try:
-            return await read_message(self._reader, self._decoder)
+            return await read_question(self._reader)
         except ValueError as exc:
             _log.warning("a client of pool %s is cut off: %s", self._pool.name, exc)
         except OSError:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self
 
-import msgspec
 import ray
 from ray.exceptions import RayError
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
@@ -30,6 +29,7 @@ from outrider.cluster.placement.place import Placement
 from outrider.cluster.post import Post
 from outrider.cluster.post.parcel import pack
 from outrider.cluster.station import Membership
+from outrider.core.decoding import from_json
 from outrider.core.errors import ClusterError, InvalidInput
 
 MAX_COROUTINES = 10_000
@@ -180,7 +180,7 @@ class RayEngine:
         except ValueError:
             return None
         note = _internal_kv_get(self._key(f"{group}:0"))
-        return None if note is None else msgspec.json.decode(note, type=Membership)
+        return None if note is None else from_json(note, Membership)
 
     def close(self) -> None:
         if self._is_closed:

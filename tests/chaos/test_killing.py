@@ -21,6 +21,9 @@ N_ROLLOUTS = 3000
 LEASE_SECONDS = 1.5
 KILL_SECONDS = 8.0
 LEAST_HARM = 10
+PATIENCE_SECONDS = 1.0
+"""So long workers may be about to start before harm is done to them all the same: who is at work has more to lose."""
+
 HERE = Path(__file__).parent
 
 
@@ -56,9 +59,12 @@ def resumed(pids: list[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
+def begun(trace: Path) -> list[str]:
+    return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
+
+
 def has_repeats(trace: Path) -> bool:
-    begun = [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
-    return len(set(begun)) < len(begun)
+    return len(set(begun(trace))) < len(begun(trace))
 
 
 class Killer:
@@ -74,15 +80,19 @@ class Killer:
 
     def run(self, seconds: float, trace: Path) -> None:
         """So long, or on a busy machine longer, until enough was done and some rollout was begun twice."""
-        began = time.monotonic()
+        began = harmed = time.monotonic()
+        n_begun = 0
         while self.supervisor.poll() is None:
-            spent = time.monotonic() - began
+            now = time.monotonic()
             is_enough = self.harm.total() >= LEAST_HARM and has_repeats(trace)
-            if spent > seconds and (is_enough or spent > 5 * seconds):
+            if now - began > seconds and (is_enough or now - began > 5 * seconds):
                 return
             time.sleep(self._rng.uniform(0.05, 0.3))
-            self._harm()
-            self._continue(time.monotonic())
+            self._continue(now)
+            is_at_work = len(begun(trace)) > n_begun
+            if is_at_work or now - harmed > PATIENCE_SECONDS:
+                self._harm()
+                harmed, n_begun = time.monotonic(), len(begun(trace))
 
     def _harm(self) -> None:
         workers = [pid for pid in children(self.supervisor.pid) if pid not in self._stopped]

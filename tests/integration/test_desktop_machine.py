@@ -26,7 +26,7 @@ def combination(*names: str) -> list[Input]:
     return [*(Key(name) for name in names), *(Key(name, down=False) for name in reversed(names))]
 
 
-async def until(condition: Callable[[], Any], within_seconds: float = 10.0) -> Any:
+async def until(condition: Callable[[], Any], within_seconds: float = 30.0) -> Any:
     """What the condition gives as soon as it gives something."""
     given: list[Any] = []
 
@@ -138,7 +138,14 @@ async def test_keys_are_held_and_combined(machine):
     await machine.computer.input([Text("echo now $? > code\n")])
     assert await content(machine, "code") == b"now 130\n"
     await machine.computer.input([Key("A"), Key("A", down=False), *combination("shift", "b")])
-    await machine.computer.input([Text("=1\n"), *combination("alt", "f4")])
+    await machine.computer.input([Text("=both; echo $AB > typed\n")])
+    assert await content(machine, "typed") == b"both\n"
+
+    async def waiting() -> bool:  # a shell that is told to end just then waits for one more key
+        return (await machine.computer.terminal_text() or "").endswith("$")
+
+    await until(waiting)
+    await machine.computer.input(combination("alt", "f4"))
 
     async def closed() -> bool:
         return not await machine.computer.windows()

@@ -148,13 +148,14 @@ class CollectiveGroup:
     async def _claim(self, src: WorkerAddress, getter: "asyncio.Future[Letter]") -> Letter:
         """The letter that this getter gets; it may not be whole yet."""
         try:
-            if not getter.done():
-                death = self._peers.death(src)
-                waiting: set[asyncio.Future[Any]] = {getter, death}
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if not getter.done():
-                    getter.set_exception(died(src, death))
-            return getter.result()
+            if getter.done():
+                return getter.result()
+            death, end = self._peers.death(src), partial(_end, getter, src)
+            death.add_done_callback(end)
+            try:
+                return await getter
+            finally:
+                death.remove_done_callback(end)
         except BaseException:
             self._mailbox.give_up(src.get_name(), getter)
             raise
@@ -258,3 +259,9 @@ class CollectiveGroup:
             copying.give_up()
             await asyncio.wait({running}, timeout=COPY_SECONDS)
             raise
+
+
+def _end(getter: "asyncio.Future[Letter]", src: WorkerAddress, death: "asyncio.Task[str]") -> None:
+    """Nothing will come any more."""
+    if not getter.done():
+        getter.set_exception(died(src, death))

@@ -22,7 +22,7 @@ from outrider.cluster.collective.inbox import Announcement
 from outrider.cluster.collective.mailbox import Kind
 from outrider.cluster.collective.peers import Peers
 from outrider.cluster.collective.segments import ALIGNMENT, IS_POSSIBLE, STEP_BYTES, Segment, SegmentPool, offsets_of
-from outrider.cluster.post import Link, Message, Post
+from outrider.cluster.post import Link, Post
 from outrider.core.errors import ClusterError, PeerLost
 
 LARGE_BYTES = 256_000
@@ -85,9 +85,8 @@ class Outbox:
                 await self._send_large(way, link, letter, parts)
                 return
             await way.unanswered.acquire()
-            answer = self._ask(link, "mail.letter", letter, parts)
+            answer = link.request("mail.letter", letter, parts)
             answer.add_done_callback(lambda _: way.unanswered.release())
-            await _written(answer)
         await answer
 
     async def _send_large(self, way: _Way, link: Link, letter: Announcement, parts: Sequence[memoryview]) -> None:
@@ -105,9 +104,6 @@ class Outbox:
         except ClusterError as exc:
             way.error, way.n_hopeless = exc, self._n_letters
             raise
-
-    def _ask(self, link: Link, service: str, head: Any, parts: Sequence[memoryview] = ()) -> "asyncio.Task[Message]":
-        return self._loop.create_task(link.ask(service, head, parts), name=f"{service} of {self._sender}")
 
     async def _offer(self, link: Link, letter: Announcement, cargo: Cargo) -> bool:
         """Whether the receiver has copied what lies on the GPU; the rest goes with the offer, if it is not much."""
@@ -162,9 +158,8 @@ class Outbox:
     async def _write_and_tell(self, link: Link, letter: Announcement, segment: Segment, content: memoryview) -> bool:
         """Announce first, and count the steps of the copy, so that the receiver copies at the same time."""
         segment.steps.reset()
-        answer = self._ask(link, "mail.segment", replace(letter, segment=segment.ref))
+        answer = link.request("mail.segment", replace(letter, segment=segment.ref))
         try:
-            await _written(answer)  # once the copy runs, this thread may have to wait for a core
             await self._loop.run_in_executor(self._copiers, _write_in_steps, segment, content)
             is_open = bool((await answer).head)
         finally:
@@ -214,12 +209,3 @@ def _pieces(parts: Sequence[memoryview]) -> Iterator[_Piece]:
                 views, begin = [], end
     if views:
         yield _Piece(begin, views, n_sent)
-
-
-async def _written(answer: "asyncio.Task[Message]") -> None:
-    """Let a request go out before the next one."""
-    try:
-        await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        answer.cancel()
-        raise

@@ -15,6 +15,7 @@ import logging
 import pickle
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -96,20 +97,35 @@ class Link(FrameReader):
         unclaimed: Callable[[Message], None] | None = None,
     ) -> Message:
         """The other side's answer; what its handler raised is raised here."""
+        answer = self.request(service, head, parts, unclaimed=unclaimed)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if not answer.cancelled() and answer.exception() is None and unclaimed is not None:
+                unclaimed(answer.result())
+            raise
+
+    def request(
+        self,
+        service: str,
+        head: Any = None,
+        parts: Sequence[Part] = (),
+        *,
+        unclaimed: Callable[[Message], None] | None = None,
+    ) -> "asyncio.Future[Message]":
+        """Send it before anything that is sent later; what is returned ends as `ask` does. To give it up, cancel it."""
         if self.is_lost:
             raise self._loss()
         number = next(self._numbers)
         answer: asyncio.Future[Message] = self._loop.create_future()
         self._asked[number] = _Asked(answer, unclaimed)
         self._write(Kind.ASK, number, (service, head), parts)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if answer.cancelled():
-                self._write(Kind.GIVE_UP, number, None, ())
-            elif answer.exception() is None and unclaimed is not None:
-                unclaimed(answer.result())
-            raise
+        answer.add_done_callback(partial(self._given_up, number))
+        return answer
+
+    def _given_up(self, number: int, answer: "asyncio.Future[Message]") -> None:
+        if answer.cancelled():
+            self._write(Kind.GIVE_UP, number, None, ())
 
     def tell(self, service: str, head: Any = None, parts: Sequence[Part] = ()) -> None:
         """Send what needs no answer. Nobody hears it if the link is lost."""

@@ -1,6 +1,7 @@
 """Opening a PostgreSQL store: schemas, refusals, passwords, clocks, and plans that stay good."""
 
 import asyncio
+import re
 import time
 import traceback
 
@@ -243,4 +244,6 @@ async def test_claims_and_ends_go_by_index_also_right_after_a_large_enqueue(
                 for scan in plan.splitlines()
                 if "on rollouts" in scan and "using" in scan
             }
-            assert scans <= {index, "rollouts_pkey"}, plan
+            assert scans <= {index, "rollouts_pkey", "rollouts_by_status"}, plan
+            by_status = re.findall(r"using rollouts_by_status on rollouts.*\n(.*)", plan)
+            assert all("(seq = " in condition for condition in by_status), plan  # found below each of a few statuses

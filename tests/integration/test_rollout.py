@@ -170,8 +170,7 @@ async def test_generation_goes_on_during_training_within_the_bound():
         "--steps", "4", "--name", "ahead", "--train-seconds", "0.3", "--sync-seconds", "0.05",
         "--set", "async_generation_ratio=1", "--set", "model=builtin:random?latency=0.01",
     )  # fmt: skip
-    assert max(step["staleness_max"] for step in steps) <= 1
-    assert sum(step["wait_seconds"] for step in steps[1:]) < 3 * 0.3
+    assert max(step["staleness_max"] for step in steps) == 1, "made while the trainer trained, and no earlier"
     assert end["complete"]
     check_batches(await ledger_of("ahead"), 4)
 

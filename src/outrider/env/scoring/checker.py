@@ -19,6 +19,9 @@ _START_SECONDS = 60.0
 _PATIENCE = 6.0
 """How many times longer than its processor time a comparison may last: on a busy machine it waits for its turn."""
 
+_LEAST_SECONDS = 30.0
+"""So long it may last in any case: who has little to do waits for a turn as long as others."""
+
 _GRACE_SECONDS = 5.0
 """How much longer we wait for a process that should have ended by itself."""
 
@@ -52,7 +55,7 @@ class SymbolicChecker:
             "given": given,
             "said": said,
             "cpu_seconds": self._check_seconds,
-            "wall_seconds": self._check_seconds * _PATIENCE,
+            "wall_seconds": max(self._check_seconds * _PATIENCE, _LEAST_SECONDS),
         }
         async with self._slots:
             verdict = await self._tried(request)

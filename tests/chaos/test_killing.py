@@ -59,12 +59,12 @@ def resumed(pids: list[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
-def begun(trace: Path) -> list[str]:
+def ran(trace: Path) -> list[str]:
     return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
 
 
 def has_repeats(trace: Path) -> bool:
-    return len(set(begun(trace))) < len(begun(trace))
+    return len(set(ran(trace))) < len(ran(trace))
 
 
 class Killer:
@@ -79,9 +79,9 @@ class Killer:
         self.harm: Counter[str] = Counter()
 
     def run(self, seconds: float, trace: Path) -> None:
-        """So long, or on a busy machine longer, until enough was done and some rollout was begun twice."""
+        """So long, or on a busy machine longer, until enough was done and some rollout ran twice."""
         began = harmed = time.monotonic()
-        n_begun = 0
+        n_ran = 0
         while self.supervisor.poll() is None:
             now = time.monotonic()
             is_enough = self.harm.total() >= LEAST_HARM and has_repeats(trace)
@@ -89,10 +89,10 @@ class Killer:
                 return
             time.sleep(self._rng.uniform(0.05, 0.3))
             self._continue(now)
-            is_at_work = len(begun(trace)) > n_begun
+            is_at_work = len(ran(trace)) > n_ran
             if is_at_work or now - harmed > PATIENCE_SECONDS:
                 self._harm()
-                harmed, n_begun = time.monotonic(), len(begun(trace))
+                harmed, n_ran = time.monotonic(), len(ran(trace))
 
     def _harm(self) -> None:
         workers = [pid for pid in children(self.supervisor.pid) if pid not in self._stopped]

@@ -150,12 +150,12 @@ class CollectiveGroup:
         try:
             if getter.done():
                 return getter.result()
-            death, end = self._peers.death(src), partial(_end, getter, src)
-            death.add_done_callback(end)
+            death, tell = self._peers.death(src), partial(_tell_death, getter, src)
+            death.add_done_callback(tell)
             try:
                 return await getter
             finally:
-                death.remove_done_callback(end)
+                death.remove_done_callback(tell)
         except BaseException:
             self._mailbox.give_up(src.get_name(), getter)
             raise
@@ -261,7 +261,7 @@ class CollectiveGroup:
             raise
 
 
-def _end(getter: "asyncio.Future[Letter]", src: WorkerAddress, death: "asyncio.Task[str]") -> None:
-    """Nothing will come any more."""
+def _tell_death(getter: "asyncio.Future[Letter]", src: WorkerAddress, death: "asyncio.Task[str]") -> None:
+    """Who waits gets an error, since nothing will come any more."""
     if not getter.done():
         getter.set_exception(died(src, death))

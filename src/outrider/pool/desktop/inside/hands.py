@@ -108,7 +108,7 @@ class Hands:
     def __init__(self, display: Display, server: int, manager: int) -> None:
         """`server` and `manager` are the processes of the X server and of the window manager."""
         self._display = display
-        self._arrangers = (server, manager)
+        self._handlers = (server, manager)
         self._xtest = display.extension("XTEST")
         self._keyboard = Keyboard(display, server)
         self._shift = self._keyboard.strokes([SHIFT])[0].keycode
@@ -120,7 +120,7 @@ class Hands:
         for event in events:
             if event["type"] == "Pause":
                 if is_held:
-                    _wait_until_asleep(self._arrangers, HANDLED_SECONDS, patience)
+                    _wait_until_asleep(self._handlers, HANDLED_SECONDS, patience)
                 time.sleep(event["seconds"])
                 continue
             if event["type"] == "Press":

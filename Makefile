@@ -7,7 +7,7 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint co
 # The tests start hundreds of programs, each of which would compile all of Outrider anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check static bench format clean
+.PHONY: run test soak check static bench format clean
 
 run: $(VENV)/installed-run  ## a game and a benchmark solved by the built-in policy: no key, no server, no GPU
 	@$(BIN)/outrider run --mode FrozenLake --limit 24 --num-rollouts 8 --model 'builtin:solver?latency=0.2'
@@ -16,6 +16,9 @@ run: $(VENV)/installed-run  ## a game and a benchmark solved by the built-in pol
 
 test: $(VENV)/installed-test static  ## everything, as CI runs it
 	$(BIN)/pytest -n 4 --dist worksteal
+
+soak: $(VENV)/installed-test  ## long chaos, thousands of simulated schedules, repetitions: half an hour
+	$(BIN)/pytest -m soak -n 2 --timeout 1800
 
 check: $(VENV)/installed-test static  ## what to run before a commit: static checks and the fast tests
 	$(BIN)/pytest -q -n 2 tests/unit tests/contract tests/property

@@ -9,7 +9,10 @@ import pytest
 
 from outrider import RolloutConfig, open_store
 from outrider.core.status import AttemptStatus
+from outrider.testing.history import check_store
 from processes import line, program, tell
+
+N_CALLS_AT_LEAST = 10
 
 LATE_WRITER = """
 import asyncio, sys
@@ -37,7 +40,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
 async def test_the_late_writes_of_a_frozen_worker_are_refused(
-    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path, history: Path
 ):
     url = f"sqlite:///{tmp_path / 'runs.db'}" if engine == "sqlite" else request.getfixturevalue("postgres_url")
     async with open_store(url) as store:
@@ -59,3 +62,4 @@ async def test_the_late_writes_of_a_frozen_worker_are_refused(
         assert (ended.reward, ended.worker_id) == (2.0, "awake")
         statuses = [attempt.status for attempt in await store.query_attempts(rollout.rollout_id)]
         assert statuses == [AttemptStatus.UNRESPONSIVE, AttemptStatus.SUCCEEDED]
+        assert await check_store(store, history) > N_CALLS_AT_LEAST

@@ -16,6 +16,7 @@ import pytest
 
 from ended_once import check_ended_once, enqueue_traced
 from outrider import open_store
+from outrider.testing.history import check_store
 
 N_ROLLOUTS = 3000
 LEASE_SECONDS = 1.5
@@ -137,7 +138,7 @@ class Killer:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(("store_url", "seed"), [("sqlite", 1), ("postgres", 2)], indirect=["store_url"])
-async def test_nothing_is_lost_and_nothing_ends_twice(store_url: str, tmp_path: Path, seed: int):
+async def test_nothing_is_lost_and_nothing_ends_twice(store_url: str, tmp_path: Path, history: Path, seed: int):
     trace = tmp_path / "trace"
     async with open_store(store_url) as store:
         ids = await enqueue_traced(store, trace, N_ROLLOUTS, LEASE_SECONDS)
@@ -150,6 +151,7 @@ async def test_nothing_is_lost_and_nothing_ends_twice(store_url: str, tmp_path: 
 
     async with open_store(store_url) as store:
         await check_ended_once(store, ids, trace)
+        print(await check_store(store, history), "calls")
     if store_url.startswith("sqlite"):
         with sqlite3.connect(tmp_path / "runs.db") as db:
             assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

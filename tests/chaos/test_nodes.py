@@ -16,6 +16,7 @@ import pytest
 from ended_once import check_ended_once, enqueue_traced
 from outrider import Store, open_store
 from outrider.core.status import RolloutStatus, WorkerStatus
+from outrider.testing.history import check_store
 from ray_nodes import RayNodes, children, ray_nodes
 
 N_AHEAD = 300
@@ -77,7 +78,9 @@ async def feed(store: Store, trace: Path, ids: list[str], is_over: asyncio.Event
 
 
 @pytest.mark.timeout(150)
-async def test_nothing_is_lost_and_nothing_ends_twice_when_nodes_are_lost(postgres_url: str, tmp_path: Path):
+async def test_nothing_is_lost_and_nothing_ends_twice_when_nodes_are_lost(
+    postgres_url: str, tmp_path: Path, history: Path
+):
     trace, log, ids = tmp_path / "trace", tmp_path / "log", list[str]()
     async with open_store(postgres_url) as store:
         is_over = asyncio.Event()
@@ -95,3 +98,4 @@ async def test_nothing_is_lost_and_nothing_ends_twice_when_nodes_are_lost(postgr
                 print(harm.done, log.read_text()[-3000:])
         assert code == 0
         await check_ended_once(store, ids, trace)
+        print(await check_store(store, history), "calls")

@@ -23,6 +23,7 @@ from outrider.core.ledger import GroupEntry, GroupState
 from outrider.core.published import published_in
 from outrider.core.status import LIVE, QUEUED, RolloutStatus
 from outrider.testing import eventually
+from outrider.testing.history import check_store
 from outrider.train.scheduler import RolloutScheduler
 from walking import BATCH_GROUPS, CONFIG, GROUP_SIZE, LEDGER, MAX_STALENESS
 
@@ -154,7 +155,9 @@ def wait_for_line(run: Run, seconds: float = 40.0) -> None:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("store_url", "seed"), [("sqlite", 1), ("postgres", 2)], indirect=["store_url"])
-async def test_no_group_is_lost_or_trained_on_twice_whoever_is_killed(store_url: str, tmp_path: Path, seed: int):
+async def test_no_group_is_lost_or_trained_on_twice_whoever_is_killed(
+    store_url: str, tmp_path: Path, history: Path, seed: int
+):
     rng = random.Random(seed)
     with Run(store_url, tmp_path).going() as run:
         run.start_trainer()
@@ -178,6 +181,7 @@ async def test_no_group_is_lost_or_trained_on_twice_whoever_is_killed(store_url:
             check_ledger(entries, n_batches)
             await check_trajectories(store, entries)
             await check_nothing_runs(store)
+            print(await check_store(store, history, max_staleness=MAX_STALENESS), "calls")
 
 
 def check_journal(lines: list[dict[str, Any]], entries: list[GroupEntry], n_batches: int) -> None:

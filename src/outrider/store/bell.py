@@ -51,7 +51,8 @@ class Bell:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._listeners: dict[Topic, set[Listener]] = {topic: set() for topic in Topic}
+        # In the order they came, so that the same program always wakes in the same order.
+        self._listeners: dict[Topic, dict[Listener, None]] = {topic: {} for topic in Topic}
 
     @contextmanager
     def listening(self, topic: Topic) -> Iterator[Listener]:
@@ -60,11 +61,11 @@ class Bell:
         listeners = self._listeners[topic]
         if not listeners:
             self.on_first_listener(topic)
-        listeners.add(listener)
+        listeners[listener] = None
         try:
             yield listener
         finally:
-            listeners.discard(listener)
+            del listeners[listener]
             if not listeners:
                 self.on_last_listener(topic)
 

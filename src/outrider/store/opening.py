@@ -1,5 +1,6 @@
 """`open_store(url)`: the one door to all engines."""
 
+import os
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from outrider.core.clock import Clock, SystemClock
 from outrider.core.errors import InvalidInput
 from outrider.store.leased import LeasedStore
 from outrider.store.protocol import Store
+
+HISTORY_VARIABLE = "OUTRIDER_HISTORY"
+"""Names the folder in which every call on a store is recorded; see `outrider.store.history`."""
 
 SCHEMES = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE"
 
@@ -20,13 +24,21 @@ class OpenStore:
         self._store = store
 
     def __await__(self) -> Generator[Any, None, Store]:
-        return self._store.open().__await__()
+        return self._open().__await__()
 
     async def __aenter__(self) -> Store:
-        return await self._store.open()
+        return await self._open()
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._store.close()
+
+    async def _open(self) -> Store:
+        store: Store = await self._store.open()
+        if not (folder := os.environ.get(HISTORY_VARIABLE)):
+            return store
+        from outrider.store.history import FileRecorder, recorded
+
+        return recorded(store, FileRecorder(Path(folder)))
 
 
 def open_store(url: str, *, clock: Clock | None = None, create: bool = True) -> OpenStore:

@@ -42,7 +42,7 @@ class MemoryStore(LeasedStore):
         self._usable.check()
         steps = self._steps
         result = operation(steps)
-        for topic in steps.topics:
+        for topic in sorted(steps.topics):
             self._bell.ring_here(topic)
         steps.topics.clear()
         return result

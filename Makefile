@@ -52,7 +52,7 @@ $(VENV)/installed-run: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/installed-test: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing Outrider and what its tests need into $(VENV) …"
 	@$(PIP) --editable '.[test,check]'
-	@sh scripts/install-system-packages.sh bubblewrap chromium docker.io iproute2 \
+	@sh scripts/install-system-packages.sh gcc libc6-dev bubblewrap chromium docker.io iproute2 \
 		xvfb openbox xterm nano wmctrl hsetroot x11-utils x11-xserver-utils xdg-utils fontconfig fonts-dejavu-core \
 		qemu-system-x86 qemu-utils ovmf squashfs-tools linux-image-cloud-amd64 busybox-static \
 		xserver-xorg-core xserver-xorg-video-fbdev xserver-xorg-input-evdev

@@ -1,4 +1,4 @@
-"""A process killed inside SQLite's own writes, some of them half done: what was acknowledged is there, and only that."""
+"""A process killed inside SQLite's own writes, some of them half done: what was acknowledged is there, only that."""
 
 import os
 import sqlite3

@@ -1,4 +1,4 @@
-"""A program that is killed inside SQLite's own writes, again and again, each time by a child that goes on with the file.
+"""A program killed inside SQLite's own writes, again and again, each time by a child that goes on with the file.
 
 Arguments: the store's URL, how many deaths, a seed. It must be started with the library of `torn_writes.c` preloaded.
 """

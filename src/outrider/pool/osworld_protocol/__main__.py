@@ -9,6 +9,7 @@ import click
 
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.core.tasks import uninterrupted
+from outrider.core.undumpable import become_undumpable
 from outrider.pool.osworld_protocol.client import DEFAULT_PORT
 from outrider.pool.osworld_protocol.server import OsworldServer
 from outrider.pool.provider import RunningMachine
@@ -30,6 +31,7 @@ FAILED, REFUSED = 1, 2
 @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0: any.")
 def main(*, host: str, port: int, **kind: object) -> None:
     """Make a machine and serve it by OSWorld's in-guest protocol, until Ctrl-C; `POST /reset` resets it."""
+    become_undumpable()
     try:
         asyncio.run(_serve(MachineSpec(**kind), host, port))  # type: ignore[arg-type]
     except asyncio.CancelledError:

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager, suppress
 from outrider.core.errors import EnvError
 from outrider.core.processes import Child, gone
 from outrider.core.tasks import uninterrupted
-from outrider.env.sandbox import seccomp
 from outrider.env.sandbox.census import family, tasks_of
 from outrider.env.sandbox.enclosure import (
     GONE_SECONDS,
@@ -30,6 +29,7 @@ from outrider.env.sandbox.enclosure import (
 )
 from outrider.env.sandbox.pipes import Descriptors
 from outrider.env.sandbox.program import Limits
+from outrider.isolation import seccomp
 
 REMOVAL_SECONDS = 60.0
 
@@ -38,7 +38,7 @@ class PlainSubprocess(Mechanism):
     """Its name says what is missing."""
 
     def __init__(self, *, filters: bool) -> None:
-        self._filter = seccomp.filter_program() if filters else None
+        self._filter = seccomp.filter_program(seccomp.Profile.PROGRAM) if filters else None
         self.name = "subprocess (no walls)" if self._filter else "subprocess (no walls, no seccomp filter)"
 
     @asynccontextmanager

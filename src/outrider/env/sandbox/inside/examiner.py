@@ -69,7 +69,7 @@ class Examiner:
             self._call_back(reply)
         if "value" in reply:
             value = self.decode(reply["value"])
-            changed = reply.get("changed")
+            changed = reply.get("changed") if what == "call" else None  # no operator changes the other side
             for place, item in changed.items() if isinstance(changed, dict) else ():
                 if place.isdecimal() and int(place) < len(arguments):
                     restore(arguments[int(place)], self.decode(item))

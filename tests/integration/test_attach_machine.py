@@ -96,7 +96,8 @@ async def test_what_is_no_request_is_refused_and_the_server_goes_on(local):
 
     async with OsworldServer(local) as server, aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
         for path, body in (("/execute", b"no json"), ("/execute", b"[]"), ("/execute", b"{}"), ("/file", b"")):
-            async with session.post(path, data=body) as response:
+            kind = {"Content-Type": "application/json"} if path == "/execute" else {}
+            async with session.post(path, data=body, headers=kind) as response:
                 assert response.status == 400, path
         async with session.post("/reset") as response:
             assert response.status == 404

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from judging import agreeing
 from leaks import no_leaks
 from outrider.core.chat import Message
 from outrider.core.errors import InvalidInput, PolicyUnusable, ScoreError
@@ -242,7 +243,7 @@ async def test_a_missing_library_is_found_before_a_run(monkeypatch: pytest.Monke
 
 
 async def test_a_judge_behind_a_real_endpoint_is_asked_and_paid_for():
-    async with no_leaks(), ModelServer("It says the same.\nVERDICT: CORRECT") as server:
+    async with no_leaks(), ModelServer(agreeing) as server:
         spec = PolicySpec(model="test-model", base_urls=(server.base_url,))
         scorer = scorer_of("judge", ScorerConfig(judge=spec))
         await scorer.check()
@@ -254,7 +255,7 @@ async def test_a_judge_behind_a_real_endpoint_is_asked_and_paid_for():
 
 
 async def test_a_judge_that_cannot_be_used_is_found_before_a_run_and_stops_it():
-    async with ModelServer("VERDICT: CORRECT", key="secret") as server:
+    async with ModelServer(agreeing, key="secret") as server:
         spec = PolicySpec(model="test-model", base_urls=(server.base_url,), api_key_variable="NO_SUCH_VARIABLE")
         scorer = scorer_of("judge", ScorerConfig(judge=spec))
         with pytest.raises(InvalidInput, match="NO_SUCH_VARIABLE"):

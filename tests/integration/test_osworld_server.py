@@ -12,6 +12,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 
 from leaks import no_leaks
 from outrider.core.errors import MachineError
@@ -184,6 +186,120 @@ async def test_files_are_opened_with_the_program_that_is_for_them(desktop):
     status, size = await desktop.form("/window_size", app_class_name="xterm")
     assert status == 200
     assert size["width"] > 100
+
+
+HERE, FAR = "http://127.0.0.1:{port}", "http://evil.example"
+JSON = {"Content-Type": "application/json"}
+
+FROM_PAGES = {
+    "a foreign origin": {"Origin": FAR, **JSON},
+    "a foreign origin, as text": {"Origin": FAR, "Content-Type": "text/plain"},
+    "the same machine, another port": {"Origin": "http://127.0.0.1:1", **JSON},
+    "an origin that is kept secret": {"Origin": "null", **JSON},
+    "two origins": {"Origin": f"{HERE}, {FAR}", **JSON},
+    "another site": {"Sec-Fetch-Site": "cross-site", **JSON},
+    "another port of this site": {"Sec-Fetch-Site": "same-site", **JSON},
+    "a name that was made to point here": {"Host": "evil.example:{port}", **JSON},
+    "such a name and its own origin": {"Host": "evil.example:{port}", "Origin": "http://evil.example:{port}", **JSON},
+    "a name like an address": {"Host": "127.0.0.1.evil.example:{port}", **JSON},
+    "no name": {"Host": ":{port}", **JSON},
+}
+
+FROM_PROGRAMS = {
+    "a program": JSON,
+    "a program that says which characters": {"Content-Type": "application/json; charset=utf-8"},
+    "localhost": {"Host": "localhost:{port}", **JSON},
+    "an address": {"Host": "192.0.2.7", **JSON},
+    "an address of six": {"Host": "[::1]:{port}", **JSON},
+    "a name it was told": {"Host": "Machine-1:{port}", **JSON},
+    "its own origin": {"Origin": HERE, **JSON},
+    "what was typed in": {"Sec-Fetch-Site": "none", **JSON},
+}
+
+
+@pytest.fixture
+async def named(tmp_path: Path) -> AsyncIterator[tuple[str, RunningMachine]]:
+    """Where a machine is served that is also called machine-1."""
+    provider = ProcessProvider(folder=tmp_path / "machines")
+    machine = await provider.create("m1", OWNER)
+    try:
+        async with OsworldServer(machine.computer, names=("machine-1",), reset=machine.reset) as server:
+            yield str(server.port), machine
+    finally:
+        await machine.destroy()
+        await provider.close()
+
+
+async def answered(port: str, route: str, headers: dict[str, str], **asking: Any) -> int:
+    given = {name: value.replace("{port}", port) for name, value in headers.items()}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://127.0.0.1:{port}{route}", headers=given, **asking) as response,
+    ):
+        return response.status
+
+
+async def test_what_a_web_page_sends_is_refused_and_what_a_program_sends_is_not(named):
+    port, machine = named
+    command = b'{"command": "touch ~/done", "shell": true}'
+    for kind, headers in FROM_PAGES.items():
+        for route in ("/execute", "/setup/execute", "/run_bash_script", "/reset", "/file"):
+            assert await answered(port, route, headers, data=command) == 403, (kind, route)
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        assert await answered(port, "/execute", {"Content-Type": kind}, data=command) == 415, kind
+    form = {"file_path": "/etc/passwd"}
+    assert await answered(port, "/file", {"Origin": FAR}, data=form) == 403
+    assert await machine.computer.read_file("done") is None
+    for kind, headers in FROM_PROGRAMS.items():
+        assert await answered(port, "/execute", headers, data=command) == 200, kind
+    assert await answered(port, "/file", {}, data=form) == 200
+    assert await machine.computer.read_file("done") == b""
+
+
+PAGE = """
+<script>
+async function attack() {{
+    const at = "http://{host}:{port}";
+    const body = JSON.stringify({{command: "touch ~/done", shell: true}});
+    for (const type of ["text/plain", "application/json"])
+        for (const mode of ["no-cors", "cors"])
+            try {{
+                await fetch(at + "/execute", {{method: "POST", mode, body, headers: {{"Content-Type": type}}}});
+            }} catch {{}}
+    const form = document.createElement("form");
+    form.action = at + "/execute"; form.method = "post"; form.enctype = "text/plain"; form.target = "frame";
+    const field = document.createElement("input");
+    field.name = body.slice(0, -1) + ', "x": "'; field.value = '"}}';
+    form.append(field); document.body.append(form); form.submit();
+    navigator.sendBeacon(at + "/execute", body);
+    await new Promise(done => setTimeout(done, 300));
+    document.title = "attacked";
+}}
+</script>
+<body onload="attack()"><iframe name="frame"></iframe></body>
+"""
+
+
+async def test_a_page_in_a_real_browser_runs_nothing(named):
+    port, machine = named
+
+    async def page(_: web.BaseRequest) -> web.Response:
+        return web.Response(text=PAGE.format(host="127.0.0.1", port=port), content_type="text/html")
+
+    async with RawTestServer(page) as pages:
+        command = (
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--virtual-time-budget=5000",
+            "--dump-dom",
+        )
+        browser = await asyncio.create_subprocess_exec(*command, str(pages.make_url("/")), stdout=-1, stderr=-3)
+        async with asyncio.timeout(60):
+            seen, _ = await browser.communicate()
+    assert b"attacked" in seen
+    assert await machine.computer.read_file("done") is None
 
 
 @contextmanager

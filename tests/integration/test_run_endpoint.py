@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from judging import agreeing
 from outrider.policy.opening import open_policy
 from outrider.policy.spec import PolicySpec
 from outrider.testing import ModelServer, eventually
@@ -146,7 +147,7 @@ async def test_bytes_that_are_no_text_are_marked_in_the_answer_and_the_run_goes_
 
 
 async def test_a_model_judges_the_answers_as_the_settings_say():
-    async with ModelServer("VERDICT: CORRECT") as judge:
+    async with ModelServer(agreeing) as judge:
         judge_spec = {"model": "test-model", "base_urls": [judge.base_url]}
         settings = {"mode": "math", "model": "builtin:solver", "limit": 2, "name": "judged", "scorer": "judge"}
         settings["env"] = {"scorer_config": {"judge": judge_spec}}

@@ -23,7 +23,7 @@ from outrider.core.task import Task
 from outrider.env.protocol import Environment, Score
 from outrider.env.python import PythonEnvironments
 from outrider.env.registry import bundled_tasks
-from outrider.env.sandbox import KillReason, Limits, Program, Sandbox, SandboxKind
+from outrider.env.sandbox import KillReason, Limits, Program, Sandbox, SandboxKind, running
 from outrider.env.sandbox.census import family
 from outrider.env.sandbox.enclosure import SPARE_IDS
 from outrider.env.sandbox.program import MIB
@@ -38,7 +38,17 @@ SOURCE = Path(__file__).parent.parent.parent / "src"
 ORDINARY_USER = 4242
 
 
-@pytest.fixture(scope="module", params=["bubblewrap", "subprocess"])
+def others_can_read_python() -> bool:
+    parents = Path(os.path.realpath(sys._base_executable)).parents
+    return all(parent.stat().st_mode & 0o001 for parent in parents)
+
+
+KINDS = ["bubblewrap", "subprocess"]
+if os.geteuid() == 0 and not others_can_read_python():
+    KINDS.remove("subprocess")  # refused here; the battery tries it as another user
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     return Sandbox(SandboxKind(request.param))
 
@@ -184,14 +194,12 @@ async def test_cancelled_at_any_moment_it_leaves_nothing(sandbox, milliseconds):
         assert not any(command_of(pid) for pid in set(family(os.getpid())) - before)
 
 
-@pytest.mark.parametrize(
-    ("kind", "source", "n_processes"),
-    [  # ours, bubblewrap, its first process, the launcher, and two; or ours, the launcher and one
-        ("bubblewrap", "import os, time\nif os.fork() == 0: os.setsid()\nwhile True: time.sleep(60)", 6),
-        ("subprocess", "import time; time.sleep(60)", 3),
-    ],
-)
-async def test_when_our_process_is_killed_the_program_is_too(kind, source, n_processes, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+async def test_when_our_process_is_killed_the_program_is_too(kind, tmp_path):
+    source, n_processes = {  # ours, bubblewrap, its first process, the launcher, and two; or ours, the launcher and one
+        "bubblewrap": ("import os, time\nif os.fork() == 0: os.setsid()\nwhile True: time.sleep(60)", 6),
+        "subprocess": ("import time; time.sleep(60)", 3),
+    }[kind]
     run = f"Sandbox(SandboxKind({kind!r})).run({source!r}, limits=Limits(wall_seconds=60))"
     code = (
         f"import asyncio, tempfile\nfrom outrider.env.sandbox import Limits, Sandbox, SandboxKind\n"
@@ -265,30 +273,44 @@ async def test_files_that_do_not_fit_are_refused():
         await Sandbox().run("", files={"x": bytes(MIB)}, limits=Limits(tmp_bytes=MIB))
 
 
-async def test_without_bubblewrap_a_subprocess_runs_and_says_why(tmp_path):
+async def test_without_bubblewrap_nothing_runs_and_the_message_says_how_to_install_it(tmp_path):
     missing = Sandbox(bubblewrap="no-such-bwrap")
-    assert (await missing.mechanism()).startswith("subprocess (bubblewrap is not installed")
+    with pytest.raises(InvalidInput, match=r"bubblewrap is not installed. Install the package `bubblewrap`"):
+        await missing.check()
+    with pytest.raises(EnvError, match="set sandbox to subprocess: programs that models write can then read"):
+        await missing.run("print(1)")
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n")
     broken.chmod(0o755)
-    outcome = await Sandbox(bubblewrap=str(broken)).run("print(1)")
-    assert outcome.stdout == b"1\n"
-    assert outcome.mechanism.startswith("subprocess (bubblewrap ")
-    assert "No permissions to create new namespace" in outcome.mechanism
+    with pytest.raises(InvalidInput, match=r"No permissions to create new namespace.*unprivileged_userns_clone=1"):
+        await Sandbox(bubblewrap=str(broken)).check()
 
 
-async def test_where_bubblewrap_is_demanded_nothing_else_will_do():
-    sandbox = Sandbox(SandboxKind.BUBBLEWRAP, bubblewrap="no-such-bwrap")
-    with pytest.raises(InvalidInput, match=r"bubblewrap is not installed; install it, or set sandbox to auto"):
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have a Python that only root can read")
+async def test_without_walls_root_runs_no_program_as_root(tmp_path, monkeypatch):
+    tmp_path.chmod(0o700)
+    (tmp_path / "python").symlink_to(os.path.realpath(sys._base_executable))
+    monkeypatch.setattr(running, "PYTHON", str(tmp_path / "python"))
+    sandbox = Sandbox(SandboxKind.SUBPROCESS)
+    with pytest.raises(InvalidInput, match=r"not run as root. Install bubblewrap; or work as an ordinary user"):
         await sandbox.check()
-    with pytest.raises(EnvError, match="bubblewrap is not installed"):
-        await sandbox.run("print(1)")
+    with pytest.raises(EnvError, match="PermissionError"):
+        await sandbox.run("import os; print(os.getuid())")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be a root without other users")
+async def test_a_root_without_other_users_runs_no_program_as_root():
+    source = "import asyncio\nfrom outrider.env.sandbox import Sandbox, SandboxKind\n"
+    source += "asyncio.run(Sandbox(SandboxKind.SUBPROCESS).run('import os; print(os.getuid())'))"
+    command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", source]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    assert "root has no other user here whom the program could become" in done.stderr
 
 
 BATTERY = r'''
-import asyncio, json, sys
+import asyncio, json, os, subprocess, sys
 from outrider.env.sandbox import Limits, Sandbox, SandboxKind
-from outrider.env.sandbox.enclosure import SPARE_IDS
+from outrider.env.sandbox.census import family
 from outrider.env.sandbox.program import MIB
 
 PROGRAMS = {
@@ -317,6 +339,22 @@ for path in ("/x", "/dev/x", "/usr/lib/x"):
     except OSError: pass
 """, {}),
     "reading": ("import os; print(os.path.exists('/etc/passwd'), os.path.exists('/proc'))", {}),
+    "sleeping": ("import time; time.sleep(60)", {"wall_seconds": 0.2}),
+    "output": ("while True: print('x' * 99)", {"output_bytes": 1000}),
+    "daemon": ("""
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0: time.sleep(60)
+    os._exit(0)
+os.wait()
+""", {}),
+    "calls": ("""
+import mmap, socket
+for attempt in (lambda: socket.socket(socket.AF_PACKET, 3), lambda: mmap.mmap(-1, 4096)):
+    try: attempt()
+    except PermissionError: print("refused")
+""", {}),
     "launcher": ("import os, time; os.kill(os.getppid(), 9); time.sleep(60)", {}),
     "descriptors": ("""
 import os
@@ -326,13 +364,43 @@ for number in range(3, 200):
 """, {}),
 }
 
+async def survivors():
+    """How many processes of a sandbox are left when the process that had it was killed."""
+    source = "from outrider.env.sandbox import *; import asyncio, sys\n"
+    source += "asyncio.run(Sandbox(SandboxKind(sys.argv[1])).run('import time; time.sleep(60)'))"
+    ours = subprocess.Popen([sys.executable, "-c", source, sys.argv[1]])
+    inside = []
+    while not any("main.py" in command_of(pid) for pid in inside):
+        await asyncio.sleep(0.01)
+        inside = family(ours.pid)[1:]
+    ours.kill()
+    ours.wait()
+    for _ in range(1000):
+        if not any(map(command_of, inside)):
+            break
+        await asyncio.sleep(0.01)
+    return sum(map(bool, map(command_of, inside)))
+
+def command_of(pid):
+    try: return open(f"/proc/{pid}/cmdline").read()
+    except OSError: return ""
+
+WALLS_ONLY = ("forks", "files", "writing", "reading")
+
 async def main():
     sandbox = Sandbox(SandboxKind(sys.argv[1]))
     ends = {}
     for name, (source, limits) in PROGRAMS.items():
-        if sys.argv[1] == "bubblewrap" or name in ("user", "memory", "descriptors"):
-            outcome = await sandbox.run(source, limits=Limits(**limits))
+        if sys.argv[1] == "bubblewrap" or name not in WALLS_ONLY:
+            outcome = await sandbox.run(source, stdin=b"x" * 100_000, limits=Limits(**limits))
             ends[name] = [outcome.ending, outcome.stdout.decode()]
+    for milliseconds in (0, 2, 5, 20, 60):
+        running = asyncio.ensure_future(sandbox.run("import time; time.sleep(60)"))
+        await asyncio.sleep(milliseconds / 1000)
+        running.cancel()
+        await asyncio.wait([running])
+    ends["left"] = len(family(os.getpid())) - 1
+    ends["survivors"] = await survivors()
     print(json.dumps(ends))
 
 asyncio.run(main())
@@ -372,8 +440,7 @@ async def test_an_ordinary_user_has_the_same_walls():
     assert ends["files"][0] == "killed: number of files"
     assert ends["writing"] == ["exit code 0", ""]
     assert ends["reading"] == ["exit code 0", "False False\n"]
-    assert ends["launcher"] == ["signal SIGKILL", ""]
-    assert ends["descriptors"] == ["exit code 0", ""]
+    assert_limits_held(ends)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -381,7 +448,17 @@ async def test_an_ordinary_user_can_do_without_bubblewrap():
     ends = json.loads(await asyncio.to_thread(with_open_ways, BATTERY, "subprocess"))
     assert ends["user"] == ["exit code 0", f"{ORDINARY_USER} []\n"]
     assert ends["memory"][0] == "killed: memory"
+    assert_limits_held(ends)
+
+
+def assert_limits_held(ends: dict[str, list[str]]) -> None:
+    assert ends["launcher"] == ["signal SIGKILL", ""]
     assert ends["descriptors"] == ["exit code 0", ""]
+    assert ends["sleeping"] == ["killed: wall time", ""]
+    assert (ends["output"][0], len(ends["output"][1])) == ("killed: output", 1000)
+    assert ends["daemon"] == ["exit code 0", ""]
+    assert ends["calls"] == ["exit code 0", "refused\nrefused\n"]
+    assert (ends["left"], ends["survivors"]) == (0, 0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can step down")
@@ -406,7 +483,7 @@ outcome = asyncio.run(Sandbox(SandboxKind.SUBPROCESS).run(program, limits=Limits
 print(outcome.mechanism.replace(" ", "_"), outcome.stdout.decode(), outcome.stderr.decode())
 """
     mechanism, user, n_forks = (await asyncio.to_thread(partial(with_open_ways, source, user=0))).split()
-    assert mechanism == "subprocess_(as_configured)"
+    assert mechanism == "subprocess_(no_walls)"
     assert int(user) > SPARE_IDS
     assert int(n_forks) == 19
 
@@ -625,16 +702,79 @@ async def test_what_the_agent_sees_of_a_run_says_how_it_ended():
     assert (score.reward, score.metrics["tool_calls"]) == (1.0, 5.0)
 
 
-async def test_without_bubblewrap_the_agent_and_the_score_say_so(caplog):
+WITHOUT_WALLS = r"""
+import asyncio, logging, sys
+from outrider.core.chat import ToolCall, assistant
+from outrider.core.task import Task
+from outrider.env.python import PythonEnvironments
+from outrider.env.sandbox import SandboxKind
+
+async def main():
+    logging.basicConfig(format="%(levelname)s %(message)s", stream=sys.stdout)
     environments = PythonEnvironments(PythonEnvironments.Config(sandbox=SandboxKind.SUBPROCESS))
     await environments.check()
-    assert "mechanism: subprocess (as configured" in caplog.text
     environment = environments.make(Task(task_id="x", metadata={"tests": ["assert f() == 1"]}))
     call = ToolCall(id="1", name="run_python", arguments='{"code": "print(1)"}')
-    step = await environment.step(assistant(tool_calls=(call,)))
-    assert "\nmechanism: subprocess (as configured" in step.observation[0].content
+    print((await environment.step(assistant(tool_calls=(call,)))).observation[0].content)
     await environment.step(assistant("```\ndef f(): return 1\n```"))
     score = await environment.score()
-    assert score is not None
-    assert score.reward == 1.0
-    assert "mechanism: subprocess (as configured" in score.explanation
+    print(score.reward, score.explanation)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_without_walls_the_log_the_agent_and_the_score_say_so():
+    said = await asyncio.to_thread(with_open_ways, WITHOUT_WALLS)
+    warning, *seen = said.splitlines()
+    assert warning.startswith("WARNING sandbox: subprocess: programs that models write run without walls")
+    assert "keys included" in warning
+    assert seen == [
+        *("exit code 0", "stdout:", "1", "mechanism: subprocess (no walls)"),
+        *("1.0 1 of 1 tests passed", "mechanism: subprocess (no walls)"),
+    ]
+
+
+SPY = r'''
+import json, os
+from pathlib import Path
+from outrider.core.chat import ToolCall, assistant
+
+SOURCE = """
+import os
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        if b"sk-not-for" in open(f"/proc/{pid}/environ", "rb").read():
+            print("found in", open(f"/proc/{pid}/cmdline").read())
+    except OSError: pass
+print("looked at", len(os.listdir("/proc")) > 3)
+"""
+
+async def agent(task, ctx):
+    assert os.environ["OPENAI_API_KEY"] == "sk-not-for-programs"
+    call = ToolCall(id="1", name="run_python", arguments=json.dumps({"code": SOURCE}))
+    step = await ctx.env.step(assistant(tool_calls=(call,)))
+    Path(__file__).with_name("seen").write_text(step.observation[0].content)
+    return ""
+'''
+
+SPYING_RUN = f"""
+import json, os, subprocess, sys, tempfile
+from pathlib import Path
+
+home = Path(tempfile.mkdtemp())
+(home / "spy.py").write_text({SPY!r})
+(home / "tasks.jsonl").write_text(json.dumps({{"id": 1, "question": "?", "tests": ["assert True"]}}))
+command = [sys.executable, "-m", "outrider", "run", "--mode", "py", "--data", "tasks.jsonl", "--agent", "spy:agent"]
+command += ["--model", "builtin:solver", "--env", "sandbox=subprocess", "--workers", "2"]
+variables = os.environ | {{"OPENAI_API_KEY": "sk-not-for-programs", "HOME": str(home)}}
+done = subprocess.run(command, cwd=home, env=variables, capture_output=True, text=True)
+print((home / "seen").read_text() if (home / "seen").exists() else done.stdout + done.stderr)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_a_program_without_walls_cannot_read_the_keys_of_the_run_and_its_workers():
+    seen = await asyncio.to_thread(with_open_ways, SPYING_RUN)
+    assert seen.splitlines()[:3] == ["exit code 0", "stdout:", "looked at True"]

@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from outrider.core.undumpable import become_undumpable
+
 COMMANDS = {
     "enqueue": "Add rollouts to a store.",
     "run": "Run agents on the tasks of a benchmark and score them.",
@@ -57,6 +59,7 @@ def main() -> None:
     """Run the command line. Exit code 2: what was given cannot be used, and nothing was changed; 1: it failed."""
     from outrider.core.errors import InvalidInput, OutriderError  # noqa: PLC0415 not needed for --help
 
+    become_undumpable()
     try:
         cli(prog_name="outrider")
     except InvalidInput as exc:

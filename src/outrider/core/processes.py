@@ -1,4 +1,4 @@
-"""Processes of the operating system: whose they may become, and seeing them to their end."""
+"""Processes of the operating system: what they are told, whose they may become, and seeing them to their end."""
 
 import asyncio
 import os
@@ -8,6 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outrider.core.descriptors import readable
+
+_PLAIN_NAMES = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LANGUAGE", "LD_LIBRARY_PATH"}
+    | {"DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"}
+)
+_PLAIN_PREFIXES = ("LC_", "XDG_")
+
+
+def plain_variables(*more: str) -> dict[str, str]:
+    """Our environment variables that tell where things are and hold no keys, and those in `more` that are set."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _PLAIN_NAMES or name in more or name.startswith(_PLAIN_PREFIXES)
+    }
 
 
 def usable_user(number: int) -> int | None:

@@ -1,6 +1,5 @@
 """Python tasks: the agent writes a program, may try it, and submits it; the task's tests decide."""
 
-import logging
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -16,8 +15,6 @@ from outrider.env.scoring.python import PythonTestsConfig, PythonTestsScorer, pr
 from outrider.env.tools import answer_calls, tool
 from outrider.pool.provider import Ability
 from outrider.pool.source import Machine
-
-logger = logging.getLogger(__name__)
 
 RUN, SUBMIT = "run_python", "submit"
 
@@ -140,9 +137,6 @@ class PythonEnvironments(Environments):
 
     async def check(self) -> None:
         await self._sandbox.check()
-        mechanism = await self._sandbox.mechanism()
-        if not mechanism.startswith("bubblewrap"):
-            logger.warning("programs run without real walls: mechanism: %s", mechanism)
 
 
 def shown(outcome: Outcome, max_characters: int, limits: Limits) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from outrider.core import wire
 from outrider.core.errors import OutriderError
+from outrider.core.undumpable import become_undumpable
 from outrider.runner.worker import EXIT_INVALID, EXIT_STOPPED, REASON, WorkerSpec, exit_by, open_runner
 
 
@@ -46,6 +47,7 @@ def _read_spec() -> WorkerSpec:
 
 def main() -> int:
     """Exit code 0: nothing more to do; 2: something given cannot be used; 3: the run must stop; 1: anything else."""
+    become_undumpable()
     spec = _read_spec()
     logging.basicConfig(level=spec.log_level, format=f"Worker-{spec.index} %(levelname)s %(message)s")
     try:

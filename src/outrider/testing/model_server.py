@@ -22,6 +22,7 @@ from aiohttp import web
 from outrider.core.chat import Message, Role, assistant
 from outrider.core.decoding import from_json
 from outrider.core.errors import ContextOverflow, OutriderError
+from outrider.core.loopback import refusing_pages
 from outrider.policy.opening import open_policy
 from outrider.policy.protocol import ChatPolicy, Completion
 from outrider.policy.spec import PolicySpec
@@ -99,7 +100,7 @@ class ModelServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        app = web.Application(client_max_size=MAX_REQUEST_BYTES)
+        app = web.Application(client_max_size=MAX_REQUEST_BYTES, middlewares=[refusing_pages((self._host,))])
         app.add_routes([web.get("/v1/models", self._list_models), web.post("/v1/chat/completions", self._chat)])
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()

@@ -13,6 +13,7 @@ from outrider.cluster.rollouts.voice import POOL_SAID, logging_to, open_voice
 from outrider.cluster.worker import Worker
 from outrider.core import wire
 from outrider.core.decoding import from_json
+from outrider.core.undumpable import become_undumpable
 from outrider.pool import MachinePool, PoolStatistics
 from outrider.pool.service.host import hosted_pool
 from outrider.runner.machines import SupplySpec
@@ -32,6 +33,7 @@ class NodePool(Worker):
     """Hosts one pool, in the launcher's current folder if this node has one of that name."""
 
     def __init__(self, launcher: Endpoint, folder: str) -> None:
+        become_undumpable()
         self._launcher = launcher
         self._stopping = asyncio.Event()
         if Path(folder).is_dir():

@@ -9,6 +9,7 @@ from outrider.cluster.rollouts.voice import logging_to, open_voice
 from outrider.cluster.worker import Worker
 from outrider.core import wire
 from outrider.core.errors import OutriderError
+from outrider.core.undumpable import become_undumpable
 from outrider.runner.runner import Runner, worker_id_of
 from outrider.runner.worker import LineHandler, WorkerExit, WorkerSpec, exit_by, open_runner
 
@@ -17,6 +18,7 @@ class RolloutWorker(Worker):
     """Runs the rollouts of one `WorkerSpec`, in the launcher's current folder if this node has one of that name."""
 
     def __init__(self, launcher: Endpoint, folder: str) -> None:
+        become_undumpable()
         self._launcher = launcher
         self._runner: Runner | None = None
         self._is_draining = False

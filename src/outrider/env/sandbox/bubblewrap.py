@@ -22,7 +22,6 @@ from pathlib import Path
 from outrider.core.errors import EnvError
 from outrider.core.processes import Child, gone
 from outrider.core.tasks import uninterrupted
-from outrider.env.sandbox import seccomp
 from outrider.env.sandbox.census import family
 from outrider.env.sandbox.enclosure import (
     GONE_SECONDS,
@@ -37,6 +36,7 @@ from outrider.env.sandbox.enclosure import (
 )
 from outrider.env.sandbox.pipes import Descriptors, read
 from outrider.env.sandbox.program import Limits
+from outrider.isolation import seccomp
 
 BUILD_SECONDS = 20.0
 FOLDER = "/tmp"  # noqa: S108 the sandbox's own
@@ -106,9 +106,9 @@ class Bubblewrap(Mechanism):
 
     def __init__(self, program: str = "bwrap") -> None:
         self._program = program
-        self._filter = seccomp.filter_program()
+        self._filter = seccomp.filter_program(seccomp.Profile.PROGRAM)
         self._system = tuple(_system())
-        self.name = "bubblewrap" if self._filter else "bubblewrap (without a filter of system calls)"
+        self.name = "bubblewrap" if self._filter else "bubblewrap (no seccomp filter)"
 
     @asynccontextmanager
     async def enclose(self, streams: Streams, limits: Limits) -> AsyncIterator[Enclosure]:

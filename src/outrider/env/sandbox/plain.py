@@ -1,7 +1,7 @@
-"""Walls where bubblewrap cannot be had: a subprocess with limits, a session, a folder and a filter of system calls.
+"""No walls, for those who ask for it: a subprocess with limits, a session, a folder and a seccomp filter.
 
 The program can read what its user can read, and if it is of our own user, harm our other processes. Started by root it
-becomes a user of its own, where Python can be reached by others.
+becomes a user of its own; where it cannot, because there are no other users or they cannot read Python, it is refused.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager, suppress
 from outrider.core.errors import EnvError
 from outrider.core.processes import Child, gone
 from outrider.core.tasks import uninterrupted
-from outrider.env.sandbox import seccomp
 from outrider.env.sandbox.census import family, tasks_of
 from outrider.env.sandbox.enclosure import (
     GONE_SECONDS,
@@ -30,30 +29,27 @@ from outrider.env.sandbox.enclosure import (
 )
 from outrider.env.sandbox.pipes import Descriptors
 from outrider.env.sandbox.program import Limits
+from outrider.isolation import seccomp
 
 REMOVAL_SECONDS = 60.0
 
 
 class PlainSubprocess(Mechanism):
-    """`reason` says why there are no better walls."""
+    """Its name says what is missing."""
 
-    def __init__(self, reason: str, *, steps_down: bool, filters: bool) -> None:
-        self._steps_down = steps_down
-        self._filter = seccomp.filter_program() if filters else None
-        notes = [reason]
-        if not steps_down and os.geteuid() == 0:
-            notes.append("as root")
-        if self._filter is None:
-            notes.append("without a filter of system calls")
-        self.name = f"subprocess ({'; '.join(notes)})"
+    def __init__(self, *, filters: bool) -> None:
+        self._filter = seccomp.filter_program(seccomp.Profile.PROGRAM) if filters else None
+        self.name = "subprocess (no walls)" if self._filter else "subprocess (no walls, no seccomp filter)"
 
     @asynccontextmanager
     async def enclose(self, streams: Streams, limits: Limits) -> AsyncIterator[Enclosure]:  # noqa: ARG002 the launcher's
+        if os.geteuid() == 0 and spare_user(0) is None:
+            raise EnvError("root has no other user here whom the program could become", stage="sandbox")
         folder = tempfile.mkdtemp(prefix="outrider-sandbox-")
         try:
             command = (PYTHON, *LAUNCHER_OPTIONS, str(LAUNCHER), str(streams.report))
             process = spawn(command, streams)
-            user = spare_user(process.pid) if self._steps_down else None
+            user = spare_user(process.pid)
             enclosure = PlainEnclosure(process, folder, user, self._filter)
             try:
                 if user is not None:

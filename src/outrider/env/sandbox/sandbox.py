@@ -1,6 +1,7 @@
 """A sandbox: runs Python programs that nobody trusts, a bounded number at a time, and tells how they ended."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping
 from enum import StrEnum
@@ -15,21 +16,38 @@ from outrider.env.sandbox.plain import PlainSubprocess
 from outrider.env.sandbox.program import Limits, Outcome, Program
 from outrider.env.sandbox.running import Handed, carry_out, check_program
 
+logger = logging.getLogger(__name__)
+
 PROBE = "print(6 * 7)"
 PROBE_OUTPUT = b"42\n"
+
+HOW_TO_GET_WALLS = (
+    "Install the package `bubblewrap`, which brings `bwrap`. Where it is installed and fails, user namespaces are "
+    "forbidden: allow them (sysctl kernel.unprivileged_userns_clone=1, or on Ubuntu "
+    "kernel.apparmor_restrict_unprivileged_userns=0; for a container --security-opt seccomp=unconfined "
+    "--security-opt apparmor=unconfined). To do without walls, set sandbox to subprocess: programs that models write "
+    "can then read your files, and the variables of your processes"
+)
+
+HOW_TO_STEP_DOWN = (
+    "A program without walls is not run as root. Install bubblewrap; or work as an ordinary user, or with a Python "
+    "that other users can read, such as one in /usr or /opt"
+)
+
+WITHOUT_WALLS = (
+    "sandbox: subprocess: programs that models write run without walls. They can read all files of their user, and "
+    "the variables of its processes that are not ours, keys included. Use it only where nothing can be lost"
+)
 
 
 class SandboxKind(StrEnum):
     """Which walls to build."""
 
-    AUTO = "auto"
-    """Bubblewrap where it works, else a plain subprocess that says why."""
-
     BUBBLEWRAP = "bubblewrap"
     """Bubblewrap or nothing."""
 
     SUBPROCESS = "subprocess"
-    """A plain subprocess with limits: it can read what its user can read."""
+    """No walls, but limits: a program can read what its user can read. It never runs as root."""
 
 
 class Sandbox:
@@ -39,7 +57,7 @@ class Sandbox:
     """
 
     def __init__(
-        self, kind: SandboxKind = SandboxKind.AUTO, *, n_slots: int | None = None, bubblewrap: str = "bwrap"
+        self, kind: SandboxKind = SandboxKind.BUBBLEWRAP, *, n_slots: int | None = None, bubblewrap: str = "bwrap"
     ) -> None:
         self._kind = kind
         self._bubblewrap = bubblewrap
@@ -90,16 +108,17 @@ class Sandbox:
         return outcome, beside.result()
 
     async def mechanism(self) -> str:
-        """Which walls are built here, and why no better ones. Raises `EnvError` if none can be."""
+        """Which walls are built here. Raises `EnvError` if none can be."""
         return (await self._chosen()).name
 
     async def check(self) -> None:
-        """Raise `InvalidInput` if no program can run in a sandbox of this kind."""
+        """Raise `InvalidInput` if no program can run in a sandbox of this kind. Warns if there are no walls."""
         try:
-            await self._chosen()
+            mechanism = await self._chosen()
         except EnvError as exc:
-            hint = "; install it, or set sandbox to auto" if self._kind is SandboxKind.BUBBLEWRAP else ""
-            raise InvalidInput(f"the sandbox does not work here: {exc}{hint}") from exc
+            raise InvalidInput(f"the sandbox does not work here: {exc}") from exc
+        if self._kind is SandboxKind.SUBPROCESS:
+            logger.warning("%s. Mechanism: %s", WITHOUT_WALLS, mechanism.name)
 
     async def _chosen(self) -> Mechanism:
         """The first mechanism that runs a small program; tried once."""
@@ -109,22 +128,22 @@ class Sandbox:
             return self._mechanism
 
     async def _choose(self) -> Mechanism:
-        reason = "as configured"
-        if self._kind is not SandboxKind.SUBPROCESS:
+        if self._kind is SandboxKind.BUBBLEWRAP:
             try:
                 return await _probed(Bubblewrap(self._bubblewrap))
             except EnvError as exc:
                 reason = str(exc).replace("\n", "; ")
                 reason = reason if "bubblewrap" in reason else f"bubblewrap does not work: {reason}"
-            if self._kind is SandboxKind.BUBBLEWRAP:
-                raise EnvError(reason, stage="sandbox")
-        # Python may lie where only root can read it, and a container may forbid filters
-        for steps_down, filters in ((True, True), (False, True)):
-            try:
-                return await _probed(PlainSubprocess(reason, steps_down=steps_down, filters=filters))
-            except EnvError:
-                continue
-        return await _probed(PlainSubprocess(reason, steps_down=False, filters=False))
+                raise EnvError(f"{reason}. {HOW_TO_GET_WALLS}", stage="sandbox") from exc
+        try:
+            return await _probed(PlainSubprocess(filters=True))
+        except EnvError:
+            pass
+        try:
+            return await _probed(PlainSubprocess(filters=False))  # a container may forbid filters
+        except EnvError as exc:
+            hint = f". {HOW_TO_STEP_DOWN}" if os.geteuid() == 0 else ""
+            raise EnvError(f"{exc}{hint}", stage="sandbox") from exc
 
 
 def _with_ends(program: Program, reading: int, writing: int) -> Program:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.core.errors import ScoreError
+from outrider.core.processes import plain_variables
 from outrider.core.tasks import uninterrupted
 from outrider.env.scoring import symbolic
 
@@ -72,7 +73,11 @@ class SymbolicChecker:
     async def _start(self) -> Process:
         self._refuse_if_closed()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-W", "ignore", Path(symbolic.__file__), stdin=PIPE, stdout=PIPE, stderr=DEVNULL
+            *(sys.executable, "-P", "-W", "ignore", Path(symbolic.__file__)),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            env=plain_variables("PYTHONPATH", "PYTHONHOME"),
         )
         self._processes.add(process)
         problem = "it does not come up"

@@ -60,7 +60,7 @@ class PythonTestsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     The reward is 1 if all tests pass and else 0, or with `partial` the part of them that passes.
     """
 
-    sandbox: SandboxKind = SandboxKind.AUTO
+    sandbox: SandboxKind = SandboxKind.BUBBLEWRAP
     n_slots: Annotated[int, Meta(ge=1)] | None = None
     limits: Limits = Limits()
     max_test_seconds: Annotated[float, Meta(gt=0)] = 60.0

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from outrider.core.processes import plain_variables
+
 NOWHERE = "http://127.0.0.1:1"
 """The proxy of everything that brings none of its own: nobody listens there."""
 
@@ -22,9 +24,6 @@ NETWORK = (
     "--autofill-server-url=data:,",  # else it asks a server about the fields of every form
 )
 """Nothing goes past the proxy."""
-
-_PASSED_ON = ("HOME", "USER", "LANG", "LC_", "TZ", "TMPDIR", "DISPLAY", "WAYLAND_", "XAUTHORITY", "XDG_", "LD_LIBRARY_")
-"""How the names of those variables begin that Chromium gets. The keys of models are not among them."""
 
 _FEATURES_OFF = (
     "AimEnabled",
@@ -83,5 +82,5 @@ def all_flags(*, size: tuple[int, int], headless: bool) -> tuple[str, ...]:
 
 
 def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
-    return {**kept, "PATH": f"{NOTHING}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    """The variables that Chromium gets. The keys of models are not among them."""
+    return {**plain_variables(), "PATH": f"{NOTHING}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}

@@ -15,6 +15,7 @@ from contextlib import suppress
 from aiohttp import WSMsgType, web
 
 from outrider.core.errors import MachineError
+from outrider.core.loopback import refusing_pages
 from outrider.pool.browser.line import MAX_MESSAGE_BYTES, Line
 
 HOST = "127.0.0.1"
@@ -74,7 +75,7 @@ class Relay:
         return f"ws://{HOST}:{self._port}/{self._secret}"
 
     async def open(self) -> None:
-        app = web.Application()
+        app = web.Application(middlewares=[refusing_pages()])
         app.router.add_get("/{secret}", self._serve)
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=_CLOSE_SECONDS)
         await self._runner.setup()

@@ -22,8 +22,17 @@ from msgspec import Struct
 
 from outrider.core.errors import MachineError
 from outrider.core.processes import Child
-from outrider.pool.desktop import calls, inside
-from outrider.pool.sandbox.walls import GONE_SECONDS, PYTHON, USER, FirstProcess, bubblewrap, spare_user
+from outrider.pool.desktop import inside
+from outrider.pool.sandbox.walls import (
+    GONE_SECONDS,
+    PYTHON,
+    USER,
+    FirstProcess,
+    bubblewrap,
+    content,
+    filtered,
+    spare_user,
+)
 
 BUILD_SECONDS = 20.0
 LABEL = "OUTRIDER_DESKTOP"
@@ -100,7 +109,7 @@ async def build(shape: Shape, label: str) -> Walls:
         options += ["--userns-block-fd", str(go_end.fileno()), *_SETTING_USERS] if maps_users else _ONE_USER
         given = [line_end.fileno(), info_end.fileno(), go_end.fileno()]
         options += list(_system(shape, owned, given))
-        told = _content("\0".join(options).encode(), owned, given)
+        told = content("\0".join(options).encode(), owned, given)
         orders = (line_end.fileno(), f"{shape.width}x{shape.height}", USER if maps_users else "-", PYTHON)
         start = [PYTHON, "-I", "-S", "-c", _START, *map(str, orders)]
         command = [program, "--args", told, "--", *start, LABEL, label]
@@ -134,11 +143,10 @@ def _system(shape: Shape, owned: ExitStack, given: list[int]) -> Iterator[str]:
         yield from ("--perms", "1777", "--size", str(shape.disk_bytes), "--tmpfs", folder)
     yield from ("--perms", "1777", "--dir", "/tmp/.X11-unix")  # noqa: S108 the X server makes none unless it is root
     yield from _host(shape)
-    for name, content in _FILES.items():
-        yield from ("--perms", "0644", "--ro-bind-data", _content(content.encode(), owned, given), f"/etc/{name}")
+    for name, text in _FILES.items():
+        yield from ("--perms", "0644", "--ro-bind-data", content(text.encode(), owned, given), f"/etc/{name}")
     yield from ("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/")
-    if (program := calls.filter_program()) is not None:
-        yield from ("--seccomp", _content(program, owned, given))
+    yield from filtered(owned, given)
 
 
 def _host(shape: Shape) -> Iterator[str]:
@@ -158,16 +166,6 @@ def _host(shape: Shape) -> Iterator[str]:
         for parent in reversed(Path(path).parents[:-1]):
             yield from ("--dir", str(parent))  # else bubblewrap makes it for itself alone
         yield from ("--ro-bind", outside, path)
-
-
-def _content(content: bytes, owned: ExitStack, given: list[int]) -> str:
-    """A descriptor from which it can be read."""
-    file = owned.enter_context(os.fdopen(os.memfd_create("content"), "w+b"))
-    file.write(content)
-    file.flush()
-    file.seek(0)
-    given.append(file.fileno())
-    return str(file.fileno())
 
 
 def _pair(owned: ExitStack) -> tuple[socket.socket, socket.socket]:

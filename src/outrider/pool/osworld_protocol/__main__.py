@@ -4,11 +4,13 @@ import asyncio
 import os
 import signal
 import sys
+from typing import NamedTuple
 
 import click
 
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.core.tasks import uninterrupted
+from outrider.core.undumpable import become_undumpable
 from outrider.pool.osworld_protocol.client import DEFAULT_PORT
 from outrider.pool.osworld_protocol.server import OsworldServer
 from outrider.pool.provider import RunningMachine
@@ -25,13 +27,15 @@ FAILED, REFUSED = 1, 2
 @click.option("--width", type=click.IntRange(min=1), metavar="PIXELS")
 @click.option("--height", type=click.IntRange(min=1), metavar="PIXELS")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="There is no password: whoever reaches it has the machine."
+    "--host", default="127.0.0.1", show_default=True, help="There is no password: what reaches it has the machine."
 )
+@click.option("--name", "names", multiple=True, help="A name by which clients ask for it, beside its addresses.")
 @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0: any.")
-def main(*, host: str, port: int, **kind: object) -> None:
+def main(*, host: str, port: int, names: tuple[str, ...], **kind: object) -> None:
     """Make a machine and serve it by OSWorld's in-guest protocol, until Ctrl-C; `POST /reset` resets it."""
+    become_undumpable()
     try:
-        asyncio.run(_serve(MachineSpec(**kind), host, port))  # type: ignore[arg-type]
+        asyncio.run(_serve(MachineSpec(**kind), Place(host, port, names)))  # type: ignore[arg-type]
     except asyncio.CancelledError:
         return
     except (InvalidInput, OSError) as exc:
@@ -42,7 +46,15 @@ def main(*, host: str, port: int, **kind: object) -> None:
         sys.exit(FAILED)
 
 
-async def _serve(spec: MachineSpec, host: str, port: int) -> None:
+class Place(NamedTuple):
+    """Where a machine is served."""
+
+    host: str
+    port: int
+    names: tuple[str, ...]
+
+
+async def _serve(spec: MachineSpec, place: Place) -> None:
     serving = asyncio.current_task()
     assert serving is not None
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -52,14 +64,14 @@ async def _serve(spec: MachineSpec, host: str, port: int) -> None:
         await provider.check(1)
         machine = await provider.create("served", f"server {os.getpid()}")
         try:
-            await _serve_machine(machine, host, port)
+            await _serve_machine(machine, place)
         finally:
             await uninterrupted(machine.destroy())
     finally:
         await uninterrupted(provider.close())
 
 
-async def _serve_machine(machine: RunningMachine, host: str, port: int) -> None:
+async def _serve_machine(machine: RunningMachine, place: Place) -> None:
     """Until it dies, which is raised; while it is reset, what it runs in may end without that."""
     resetting = asyncio.Lock()
 
@@ -67,8 +79,8 @@ async def _serve_machine(machine: RunningMachine, host: str, port: int) -> None:
         async with resetting:
             await machine.reset()
 
-    async with OsworldServer(machine.computer, host=host, port=port, reset=reset) as server:
-        click.echo(f"a machine answers at {host}:{server.port}; Ctrl-C ends it")
+    async with OsworldServer(machine.computer, **place._asdict(), reset=reset) as server:
+        click.echo(f"a machine answers at {place.host}:{server.port}; Ctrl-C ends it")
         while True:
             reason = await machine.wait_until_dead()
             async with resetting:

@@ -63,6 +63,9 @@ FRONT = web.AppKey("front", Front)
 
 
 async def asked(request: web.Request) -> Mapping[str, Any]:
+    """What a request says, as JSON. A page could send it as anything else without asking first."""
+    if request.content_type != "application/json":
+        raise web.HTTPUnsupportedMediaType(text="send JSON, with the header `Content-Type: application/json`\n")
     return from_json(await request.read(), dict[str, Any])
 
 

@@ -4,7 +4,7 @@ Mouse and keyboard come as PyAutoGUI code. Where that only names events one afte
 and the machine needs neither Python nor PyAutoGUI; any other code is run in the machine as it stands.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from outrider.core.errors import MachineError
+from outrider.core.loopback import refusing_pages
 from outrider.pool.computer import Computer
 from outrider.pool.osworld_protocol import commands, files, looks, recording, windows
 from outrider.pool.osworld_protocol.client import OURS
@@ -23,7 +24,8 @@ MAX_REQUEST_BYTES = 256 * 2**20
 class OsworldServer:
     """`async with OsworldServer(computer) as server:` serves it at `server.port` while the block runs.
 
-    It knows no passwords, as the protocol has none: whoever reaches the port has the machine.
+    It knows no passwords, as the protocol has none: every program that reaches the port has the machine. Web pages do
+    not: what they send is refused. Clients ask for an address, for localhost, for `host` or for one of `names`.
     With `reset`, `POST /reset` brings the machine back to its clean state, which is not part of OSWorld's protocol.
     """
 
@@ -33,12 +35,14 @@ class OsworldServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        names: Iterable[str] = (),
         platform: str = "Linux",
         reset: Reset | None = None,
     ) -> None:
         self.host = host
         self.port = port
-        self._app = web.Application(client_max_size=MAX_REQUEST_BYTES, middlewares=[_answer_errors])
+        middlewares = [refusing_pages((host, *names)), _answer_errors]
+        self._app = web.Application(client_max_size=MAX_REQUEST_BYTES, middlewares=middlewares)
         self._app[FRONT] = Front(computer, platform, reset)
         self._app[recording.RECORDING] = []
         self._app.on_shutdown.append(recording.end_all)

@@ -25,6 +25,7 @@ from msgspec import Struct
 from outrider.core.errors import MachineError
 from outrider.core.processes import Child, usable_user
 from outrider.core.tasks import uninterrupted
+from outrider.isolation import seccomp
 from outrider.pool.sandbox import resident
 
 BUILD_SECONDS = 20.0
@@ -147,14 +148,15 @@ async def _build(folder: Path, bounds: Bounds, built: list[Sandbox]) -> None:
         maps_users = spare_user(0) is not None
         options = ["--info-fd", str(info_end.fileno())]
         options += ["--userns-block-fd", str(go_end.fileno()), *_SETTING_USERS] if maps_users else _ONE_USER
-        shown = (*_system(folder), *_private(bounds))
+        given = [info_end.fileno(), go_end.fileno(), listener.fileno()]
+        shown = (*_system(folder), *_private(bounds), *filtered(owned, given))
         command = [program, *_NAMESPACES, *options, *shown, "--", PYTHON, "-I", "-S", "/resident.py"]
         process = Child(
             [*command, str(listener.fileno())],
             stdin=talk_end.fileno(),
             stdout=talk_end.fileno(),
             stderr=errors_end.fileno(),
-            given=(info_end.fileno(), go_end.fileno(), listener.fileno()),
+            given=given,
         )
         for end in (info_end, talk_end, errors_end, go_end, listener):
             end.close()
@@ -232,6 +234,22 @@ def resident_of(folder: Path) -> int | None:
         except OSError:
             return None
         return int.from_bytes(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
+
+
+def filtered(owned: ExitStack, given: list[int]) -> Iterator[str]:
+    """The seccomp filter of machines, where there is one for this processor."""
+    if (program := seccomp.filter_program(seccomp.Profile.MACHINE)) is not None:
+        yield from ("--seccomp", content(program, owned, given))
+
+
+def content(content: bytes, owned: ExitStack, given: list[int]) -> str:
+    """A descriptor from which bubblewrap can read it; it is added to those that bubblewrap shall be given."""
+    file = owned.enter_context(os.fdopen(os.memfd_create("content"), "w+b"))
+    file.write(content)
+    file.flush()
+    file.seek(0)
+    given.append(file.fileno())
+    return str(file.fileno())
 
 
 def spare_user(pid: int) -> int | None:

@@ -7,10 +7,20 @@ for what the submission answers.
 from __future__ import annotations
 
 import builtins
+import operator
 import sys
 import types
 
-from outrider.env.sandbox.inside.exchange import MUTABLE_TYPES, Channel, decode, encode, plain_form
+from outrider.env.sandbox.inside.exchange import (
+    BINARY,
+    COMPARING,
+    MUTABLE_TYPES,
+    Channel,
+    decode,
+    encode,
+    plain_form,
+    plain_kind,
+)
 
 TYPE_CHECKING = False  # `typing` takes longer to import than all else here
 if TYPE_CHECKING:
@@ -18,6 +28,13 @@ if TYPE_CHECKING:
 
 MODULE = "submission"
 """Not `__main__`: what a program does when it is run by itself is not wanted here."""
+
+OPERATORS = {
+    "__eq__": operator.eq,
+    **{f"__{name}__": operation for name, operation in {**BINARY, **COMPARING}.items()},
+    **{f"__i{name}__": getattr(operator, f"__i{name}__") for name in BINARY if name != "divmod"},
+}
+"""As Python does them, with all that it tries if the left side does not know how."""
 
 
 class Candidate:
@@ -77,6 +94,8 @@ class Candidate:
                 return getattr(builtins, what)(*arguments)
             case "plain":
                 return plain_form(arguments[0])
+            case _ if what in OPERATORS:
+                return OPERATORS[what](*arguments)
             case _ if hasattr(kind := type(arguments[0]), what):
                 return getattr(kind, what)(*arguments, **keywords)
             case _:
@@ -92,6 +111,8 @@ class Candidate:
         reference: dict[str, Any] = {"type": "object", "id": len(self._held) - 1}
         if isinstance(value, type) and issubclass(value, BaseException):
             reference["raised"] = _ancestry(value)
+        elif (kind := plain_kind(value)) is not None:
+            reference["kind"] = kind.__name__
         return reference
 
     def _decode(self, message: Any) -> Any:

@@ -14,8 +14,8 @@ import signal
 import sys
 from types import ModuleType
 
-from outrider.env.sandbox.inside.exchange import Channel, decode, encode, restore
-from outrider.env.sandbox.inside.remote import Remote
+from outrider.env.sandbox.inside.exchange import PLAIN_TYPES, Channel, decode, encode, restore
+from outrider.env.sandbox.inside.remote import Remote, SubmissionError, plain_of, state_of
 
 TYPE_CHECKING = False  # `typing` takes longer to import than all else here
 if TYPE_CHECKING:
@@ -30,9 +30,7 @@ ENDED = "the program has ended"
 MODULES = ("solution", "submission")
 """What tests may import the submission as."""
 
-
-class SubmissionError(Exception):
-    """The submission raised what tests cannot catch by name, or said what makes no sense."""
+_KINDS = {kind.__name__: kind for kind in PLAIN_TYPES}
 
 
 class Lost(BaseException):
@@ -40,10 +38,11 @@ class Lost(BaseException):
 
 
 class Examiner:
-    """Asks one submission. `lost` is why it cannot be asked any more."""
+    """Asks one submission. `lost` is why it cannot be asked any more, `n_asked` counts what may have changed it."""
 
     def __init__(self, channel: Channel) -> None:
         self.lost = ""
+        self.n_asked = 0
         self._channel = channel
         self._callbacks: list[Callable[..., Any]] = []
         self._exceptions: dict[str, type[Exception]] = {}
@@ -64,13 +63,16 @@ class Examiner:
         return found
 
     def ask(self, what: str, *arguments: Any, **keywords: Any) -> Any:
+        self.n_asked += what != "plain"
         self._send(what, arguments, keywords)
         while "callback" in (reply := self._receive()):
             self._call_back(reply)
         if "value" in reply:
             value = self.decode(reply["value"])
-            for place, item in reply["changed"].items():
-                restore(arguments[int(place)], self.decode(item))
+            changed = reply.get("changed") if what == "call" else None  # no operator changes the other side
+            for place, item in changed.items() if isinstance(changed, dict) else ():
+                if place.isdecimal() and int(place) < len(arguments):
+                    restore(arguments[int(place)], self.decode(item))
             return value
         kind = self._exception_class(reply.get("raised"))
         if issubclass(kind, StopIteration | StopAsyncIteration) and what != "__next__":
@@ -87,11 +89,13 @@ class Examiner:
     def _resolve(self, message: dict[str, Any]) -> Any:
         if message["type"] == "callback":
             return self._callbacks[message["id"]]
-        return self._exception_class(message["raised"]) if "raised" in message else Remote(self, int(message["id"]))
+        if "raised" in message:
+            return self._exception_class(message["raised"])
+        return Remote(self, int(message["id"]), _KINDS.get(str(message.get("kind"))))
 
     def _refer(self, value: Any) -> dict[str, Any]:
         if type(value) is Remote:
-            return {"type": "object", "id": value.__dict__["_number"]}
+            return {"type": "object", "id": state_of(value).number}
         name = getattr(value, "__name__", "")
         if name and getattr(builtins, name, None) is value:
             return {"type": "builtin", "name": name}
@@ -149,8 +153,12 @@ class Examiner:
 
 
 def _module(name: str, path: Any) -> dict[str, Any]:
-    """The module that the submission imported under this name, if it is one of the standard library."""
-    if isinstance(path, str) and path.partition(".")[0] in sys.stdlib_module_names:
+    """The module that the submission imported under this name, if it is one of the standard library.
+
+    No other stands for one that has this very name.
+    """
+    known = sys.stdlib_module_names
+    if isinstance(path, str) and path.partition(".")[0] in known and (name not in known or name == path):
         return {name: importlib.import_module(path)}
     return {}
 
@@ -187,6 +195,7 @@ class Examination:
 
 def _listed(value: Any) -> Any:
     """With lists for tuples: a file of tests knows no others."""
+    value = value if (plain := plain_of(value)) is None else plain
     if isinstance(value, list | tuple):
         return [_listed(item) for item in value]
     return {key: _listed(item) for key, item in value.items()} if isinstance(value, dict) else value

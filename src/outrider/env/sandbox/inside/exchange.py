@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import operator
 import os
 from types import MappingProxyType
 
@@ -25,6 +26,20 @@ SEQUENCES: tuple[type, ...] = (list, tuple, set, frozenset)
 MUTABLE_TYPES: tuple[type, ...] = (list, dict, set, bytearray)
 PLAIN_TYPES: tuple[type, ...] = (bool, int, float, complex, str, bytes, bytearray, dict, *SEQUENCES)
 
+BINARY: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        **{name: getattr(operator, f"__{name}__") for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv")},
+        **{name: getattr(operator, f"__{name}__") for name in ("mod", "lshift", "rshift", "and", "xor", "or")},
+        "divmod": divmod,
+        "pow": pow,
+    }
+)
+"""Operators that make one value of two; those that change the left one have an `i` before the name."""
+
+COMPARING: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
+    {name: getattr(operator, f"__{name}__") for name in ("lt", "le", "gt", "ge")}
+)
+
 VALUE_TYPES = frozenset(
     {
         "decimal.Decimal",
@@ -33,6 +48,9 @@ VALUE_TYPES = frozenset(
     }
 )
 """Types of the standard library that are passed by value: made anew from the arguments that they reduce to."""
+
+_ARGUMENT_TYPES = frozenset({"int", "str", "bytes", "timedelta", "timezone"})
+"""What these are made from. An object of the submission in its place would stay inside the value."""
 
 
 class Channel:
@@ -53,7 +71,10 @@ class Channel:
         length = int.from_bytes(self._read(PREFIX_BYTES), "big")
         if length > MAX_FRAME_BYTES:
             raise ValueError(f"a message of {length} bytes is too long")
-        return json.loads(self._read(length))
+        try:
+            return json.loads(self._read(length))
+        except RecursionError as exc:
+            raise ValueError("it is too deeply nested") from exc
 
     def _read(self, length: int) -> bytes:
         parts = []
@@ -110,14 +131,16 @@ def decode(message: Any, resolve: Callable[[dict[str, Any]], Any]) -> Any:
         if name not in MAKERS and name not in VALUE_TYPES:
             return resolve(message)
         items = [decode(item, resolve) for item in message["content"]]
-        return MAKERS[name](items) if name in MAKERS else _value_type(name)(*items)
-    except (KeyError, TypeError) as exc:
+        return MAKERS[name](items) if name in MAKERS else _value(name, items)
+    except (KeyError, TypeError, RecursionError) as exc:
         raise ValueError(f"not a value: {message!r:.200}") from exc
 
 
-def _value_type(name: str) -> Any:
+def _value(name: str, arguments: list[Any]) -> Any:
+    if any(type(item).__name__ not in _ARGUMENT_TYPES for item in arguments):
+        raise TypeError("a value is made from plain data and other values")
     module, _, attribute = name.partition(".")
-    return getattr(importlib.import_module(module), attribute)
+    return getattr(importlib.import_module(module), attribute)(*arguments)
 
 
 READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
@@ -131,12 +154,17 @@ READERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
 MAKERS: Mapping[str, Callable[[Any], Any]] = MappingProxyType({"tuple": tuple, "set": set, "frozenset": frozenset})
 
 
+def plain_kind(value: Any) -> type | None:
+    """The plain type of which a value is, or from which its class derives."""
+    return next((kind for kind in PLAIN_TYPES if isinstance(value, kind)), None)
+
+
 def plain_form(value: Any) -> Any:
     """The plain data in an instance of a subclass of a plain type; None if it is none."""
-    for kind in PLAIN_TYPES:
-        if isinstance(value, kind):
-            return str.__str__(value) if kind is str else kind(value)
-    return None
+    kind = plain_kind(value)
+    if kind is None:
+        return None
+    return str.__str__(value) if kind is str else kind(value)
 
 
 def restore(original: Any, changed: Any) -> None:

@@ -1,0 +1,1 @@
+"""Walls around what we did not write."""

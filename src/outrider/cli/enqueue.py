@@ -11,6 +11,7 @@ from outrider.core.errors import InvalidInput
 from outrider.core.ids import new_id
 from outrider.core.rollout import Rollout, RolloutConfig, RolloutRequest
 from outrider.core.status import Mode
+from outrider.store import StoreUrl
 
 CHUNK = 10_000
 """Rollouts in one transaction: more would keep workers from renewing their leases."""
@@ -55,7 +56,7 @@ def command(
     *,
     file: str | None,
     n_test: int | None,
-    store_url: str,
+    store_url: StoreUrl,
     id_field: str | None,
     max_attempts: int,
     timeout: float | None,
@@ -106,7 +107,7 @@ def _refuse_repeated_ids(requests: list[RolloutRequest], tasks: list[tuple[str, 
         places[request.rollout_id] = place
 
 
-async def _enqueue(store_url: str, requests: list[RolloutRequest]) -> list[Rollout]:
+async def _enqueue(store_url: StoreUrl, requests: list[RolloutRequest]) -> list[Rollout]:
     async with opened(store_url, create=True) as store:
         rollouts: list[Rollout] = []
         for chunk in _chunks(requests):

@@ -10,10 +10,11 @@ import click
 from outrider.cli.options import check_tag, opened, run, store_option, tag_option
 from outrider.core import wire
 from outrider.core.errors import InvalidInput
+from outrider.core.files import private
 from outrider.core.rollout import Rollout
 from outrider.core.status import FINAL
 from outrider.core.trajectory import Trajectory
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
 
 PAGE = 200
 
@@ -27,7 +28,7 @@ PAGE = 200
 )
 @tag_option
 @store_option
-def command(*, output: Path | None, status: str | None, tag: str | None, store_url: str) -> None:
+def command(*, output: Path | None, status: str | None, tag: str | None, store_url: StoreUrl) -> None:
     """Write finished rollouts with their events as JSON lines, in the order they ended.
 
     Each line is an object with `rollout`, `attempt` (the one that ended it) and `events`.
@@ -36,7 +37,7 @@ def command(*, output: Path | None, status: str | None, tag: str | None, store_u
     click.echo(f"{n_written} rollouts exported", err=True)
 
 
-async def _export(store_url: str, output: Path | None, status: str | None, tag: str | None) -> int:
+async def _export(store_url: StoreUrl, output: Path | None, status: str | None, tag: str | None) -> int:
     n_written = cursor = 0
     async with opened(store_url) as store:
         await check_tag(store, tag)
@@ -60,6 +61,6 @@ def _opened(output: Path | None) -> AbstractContextManager[TextIO]:
     if output is None:
         return nullcontext(sys.stdout)
     try:
-        return output.open("w", encoding="utf-8")
+        return open(output, "w", encoding="utf-8", opener=private)
     except OSError as exc:
         raise InvalidInput(f"cannot write {output}: {exc.strerror}") from exc

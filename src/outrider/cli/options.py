@@ -14,7 +14,8 @@ from outrider.core import wire
 from outrider.core.errors import InvalidInput, StoreError
 from outrider.core.rollout import Rollout
 from outrider.core.status import Mode
-from outrider.store import Store, open_store
+from outrider.store import Store, StoreUrl, open_store
+from outrider.store.url import VARIABLE
 
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
@@ -28,7 +29,8 @@ store_option = click.option(
     "--store",
     "store_url",
     metavar="URL",
-    envvar="OUTRIDER_STORE",
+    type=StoreUrl,
+    envvar=VARIABLE,
     default=DEFAULT_STORE,
     show_default=True,
     show_envvar=True,
@@ -69,10 +71,10 @@ async def _ended_by_signal(work: Coroutine[Any, Any, R]) -> R:
 
 
 @asynccontextmanager
-async def opened(store_url: str, *, create: bool = False) -> AsyncIterator[Store]:
+async def opened(store_url: StoreUrl, *, create: bool = False) -> AsyncIterator[Store]:
     """The store a command was given. One that cannot be opened is a mistake in the command: nothing was changed yet."""
     try:
-        store = await open_store(store_url, create=create)
+        store = await open_store(store_url.completed(), create=create)
     except StoreError as exc:
         raise InvalidInput(str(exc)) from exc
     async with store:
@@ -99,7 +101,7 @@ async def known(store: Store, rollout_ids: tuple[str, ...]) -> tuple[Rollout, ..
 
 
 def on_cluster(
-    address: str | None, store_url: str | None, cpus_per_worker: float
+    address: str | None, store_url: StoreUrl | None, cpus_per_worker: float
 ) -> "AbstractContextManager[Cluster | None]":
     """The Ray cluster that a command was told to use, if it was; starting one takes seconds, so it is said.
 
@@ -111,7 +113,7 @@ def on_cluster(
         return nullcontext()
     from outrider.cluster.rollouts.opening import open_cluster  # noqa: PLC0415 takes its time, and few need it
 
-    return open_cluster(address, store_url or "sqlite:///", say=lambda line: click.echo(line, err=True))
+    return open_cluster(address, store_url or StoreUrl("sqlite:///"), say=lambda line: click.echo(line, err=True))
 
 
 def spread_of(n_workers: int, cluster: "Cluster") -> str:

@@ -15,6 +15,7 @@ from outrider.pool.service.client import PoolClient
 from outrider.pool.service.host import clean_up
 from outrider.pool.service.messages import Standing
 from outrider.pool.service.place import PoolFacts, PoolPlace, pools_on_host
+from outrider.store import StoreUrl
 
 
 async def show_host(name: str | None, *, as_json: bool) -> None:
@@ -84,7 +85,7 @@ async def reset_machine(machine_id: str, *, replace: bool) -> None:
     raise InvalidInput(f"no living pool on this host has a machine {machine_id!r}; `outrider pool ls` lists them")
 
 
-async def collect(store_url: str | None, *, dry_run: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
+async def collect(store_url: StoreUrl | None, *, dry_run: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """End what killed pools have left; for each, how many machines were there and how many could not be ended."""
     ended = []
     dead = [facts for facts in pools_on_host() if not PoolPlace(facts.name).is_alive()]

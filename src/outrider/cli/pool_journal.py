@@ -11,7 +11,7 @@ from outrider.cli.options import opened, print_json
 from outrider.core.errors import InvalidInput
 from outrider.core.machine import MachineMove, MachineRecord, MachineState, PoolRecord
 from outrider.core.page import Page
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
 
 N_MOVES = 50
 """Moves that are printed at most."""
@@ -19,7 +19,7 @@ N_MOVES = 50
 COLOURS = {MachineState.READY: "green", MachineState.LEASED: "cyan", MachineState.QUARANTINED: "red"}
 
 
-async def show_machines(store_url: str, name: str | None, *, as_json: bool) -> None:
+async def show_machines(store_url: StoreUrl, name: str | None, *, as_json: bool) -> None:
     now = datetime.now(UTC)
     async with opened(store_url) as store:
         pools = await _known(store, name)
@@ -57,7 +57,7 @@ async def _known(store: Store, name: str | None) -> tuple[PoolRecord, ...]:
     return wanted
 
 
-async def show_moves(store_url: str, name: str | None, machine_id: str, *, as_json: bool) -> None:
+async def show_moves(store_url: StoreUrl, name: str | None, machine_id: str, *, as_json: bool) -> None:
     async with opened(store_url) as store:
         await _known(store, name)
         moves = await store.query_machine_moves(machine_id, name, limit=-1 if as_json else N_MOVES)

@@ -20,12 +20,13 @@ from outrider.cli.signals import listening
 from outrider.core.settings import settings_of
 from outrider.pool import MachinePool, PoolConfig, PoolStatistics
 from outrider.pool.service.host import hosted_pool
+from outrider.store import StoreUrl
 
 SHOW_SECONDS = 0.5
 SAY_SECONDS = 10.0
 
 
-async def serve_pool(name: str, settings: Mapping[str, Any], store_url: str | None) -> None:
+async def serve_pool(name: str, settings: Mapping[str, Any], store_url: StoreUrl | None) -> None:
     config = settings_of(MachineSettings, settings, "the flags")
     wanted = settings_of(
         PoolConfig, {"name": name, "n_machines": config.num_vms, **config.pool}, "settings of the pool"

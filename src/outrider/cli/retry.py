@@ -10,7 +10,7 @@ from outrider.core.errors import InvalidInput
 from outrider.core.ledger import LEDGER_KEY
 from outrider.core.rollout import Rollout, RolloutRequest
 from outrider.core.status import RolloutStatus
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
 
 _RETRY = re.compile(r"^(?P<first>.*)~(?P<number>\d+)$")
 
@@ -21,7 +21,7 @@ _RETRY = re.compile(r"^(?P<first>.*)~(?P<number>\d+)$")
 @tag_option
 @store_option
 @json_option
-def command(*, rollout_ids: tuple[str, ...], failed: bool, tag: str | None, store_url: str, as_json: bool) -> None:
+def command(*, rollout_ids: tuple[str, ...], failed: bool, tag: str | None, store_url: StoreUrl, as_json: bool) -> None:
     """Run ended rollouts again, as new ones.
 
     What has ended stays as it is; the new rollout has the id of the old one with ~1, ~2, … behind it and names it in
@@ -36,7 +36,7 @@ def command(*, rollout_ids: tuple[str, ...], failed: bool, tag: str | None, stor
         click.echo(f"{len(retries)} rollouts enqueued again")
 
 
-async def _retry(store_url: str, rollout_ids: tuple[str, ...], tag: str | None) -> tuple[Rollout, ...]:
+async def _retry(store_url: StoreUrl, rollout_ids: tuple[str, ...], tag: str | None) -> tuple[Rollout, ...]:
     async with opened(store_url) as store:
         await check_tag(store, tag)
         if rollout_ids:

@@ -32,6 +32,7 @@ from outrider.runner.attempt import StageLimits
 from outrider.runner.kit import EnvironmentSpec, EpisodeSpec
 from outrider.runner.machines import SupplySpec
 from outrider.runner.worker import WorkerSpec
+from outrider.store import StoreUrl
 
 
 def check_mode(config: RunConfig) -> None:
@@ -132,7 +133,7 @@ def _environment_config(config: RunConfig) -> dict[str, Any]:
     return {**named, **config.env, **scorer}
 
 
-def worker_spec(config: RunConfig, store_url: str, episodes: EpisodeSpec, tag: str) -> WorkerSpec:
+def worker_spec(config: RunConfig, store_url: StoreUrl, episodes: EpisodeSpec, tag: str) -> WorkerSpec:
     """A worker of the run; the rollouts that run at once are spread over all workers."""
     limits = limits_on_machines(StageLimits(), episodes.supply)
     if episodes.supply is not None:

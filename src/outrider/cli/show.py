@@ -9,6 +9,7 @@ from outrider.core.attempt import Attempt
 from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import Rollout
+from outrider.store import StoreUrl
 
 DATA_CHARACTERS = 300
 
@@ -21,12 +22,12 @@ DATA_CHARACTERS = 300
     "--events", "n_events", type=click.IntRange(min=0), default=50, show_default=True, help="At most so many."
 )
 @json_option
-def command(*, rollout_id: str, store_url: str, attempt_id: str | None, n_events: int, as_json: bool) -> None:
+def command(*, rollout_id: str, store_url: StoreUrl, attempt_id: str | None, n_events: int, as_json: bool) -> None:
     """Show one rollout: attempts, workers, events, errors."""
     run(_show(rollout_id, store_url, attempt_id, n_events, as_json=as_json))
 
 
-async def _show(rollout_id: str, store_url: str, attempt_id: str | None, n_events: int, *, as_json: bool) -> None:
+async def _show(rollout_id: str, store_url: StoreUrl, attempt_id: str | None, n_events: int, *, as_json: bool) -> None:
     async with opened(store_url) as store:
         (rollout,) = await known(store, (rollout_id,))
         attempts = (await store.query_attempts(rollout_id)).items

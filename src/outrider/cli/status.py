@@ -12,7 +12,7 @@ from outrider.cli.diagnosis import diagnose
 from outrider.cli.options import check_tag, json_option, mode_option, opened, print_json, run, store_option, tag_option
 from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
-from outrider.store import Statistics, Store
+from outrider.store import Statistics, Store, StoreUrl
 
 if TYPE_CHECKING:
     from outrider.cli.ledgers import LedgerStatus
@@ -25,12 +25,12 @@ COLOURS = {RolloutStatus.SUCCEEDED: "green", RolloutStatus.FAILED: "red", Rollou
 @tag_option
 @mode_option
 @json_option
-def command(*, store_url: str, tag: str | None, mode: str | None, as_json: bool) -> None:
+def command(*, store_url: StoreUrl, tag: str | None, mode: str | None, as_json: bool) -> None:
     """Show rollouts by state, workers, what is stuck and why, and how far each trainer's ledger is."""
     run(_status(store_url, tag, mode, as_json=as_json))
 
 
-async def _status(store_url: str, tag: str | None, mode: str | None, *, as_json: bool) -> None:
+async def _status(store_url: StoreUrl, tag: str | None, mode: str | None, *, as_json: bool) -> None:
     now = datetime.now(UTC)
     async with opened(store_url) as store:
         await check_tag(store, tag)
@@ -69,7 +69,7 @@ async def _counts(store: Store, statistics: Statistics, tag: str | None, mode: s
 
 
 def _print(
-    store_url: str, counts: Counter[RolloutStatus], workers: tuple[Worker, ...], troubles: list[str], now: datetime
+    store_url: StoreUrl, counts: Counter[RolloutStatus], workers: tuple[Worker, ...], troubles: list[str], now: datetime
 ) -> None:
     console = Console()
     table = Table(title=f"Rollouts in {store_url}", title_justify="left")

@@ -24,7 +24,7 @@ from outrider.evaluate.results import ResultLine, read_result
 from outrider.evaluate.runs import RunPlace, find_rollout, find_run, refuse_empty, run_rollouts
 from outrider.evaluate.timeline import statistics_of
 from outrider.orchestra.report import table
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
 
 TABLE_ROWS = 100
 MAX_TEXT = 4_000
@@ -51,7 +51,7 @@ _VISIBLE = {code: ascii(chr(code))[1:-1] for code in _STEERING if chr(code) not 
 @click.option("--full", is_flag=True, help="Print long texts to their end.")
 @click.option("--status", type=click.Choice([status.value for status in RolloutStatus]), help="List only these.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help=f"List at most N; {TABLE_ROWS} unless --json.")
-@click.option("--store", "store_url", metavar="URL", help="Look for the run of that name in this store.")
+@click.option("--store", "store_url", metavar="URL", type=StoreUrl, help="Look for the run of that name in this store.")
 @json_option
 def command(
     *,
@@ -63,7 +63,7 @@ def command(
     full: bool,
     status: str | None,
     limit: int | None,
-    store_url: str | None,
+    store_url: StoreUrl | None,
     as_json: bool,
 ) -> None:
     """Show the rollouts of a run, or one of them as a conversation.

@@ -22,7 +22,7 @@ from outrider.core.rollout import AttemptedRollout
 from outrider.runner.kit import EpisodeSpec, open_episodes
 from outrider.runner.meter import Meter, Reading
 from outrider.runner.runner import Runner, RunnerConfig, worker_id_of
-from outrider.store import Store, open_store
+from outrider.store import Store, StoreUrl, open_store
 
 STDIN, STDOUT, STDERR = range(3)
 INPUT_CHARACTERS = 200
@@ -49,7 +49,7 @@ LineHandler = Callable[[str], None]
 class WorkerSpec:
     """All that a worker needs to know, in a form that crosses process borders."""
 
-    store_url: str
+    store_url: StoreUrl
     episodes: EpisodeSpec
     index: int = 0
     config: RunnerConfig = field(default_factory=RunnerConfig)
@@ -187,7 +187,7 @@ class ProcessWorker:
         transport, ears = await asyncio.get_running_loop().subprocess_exec(
             lambda: _Ears(on_line), *command, start_new_session=True
         )
-        record = wire.to_record(spec)
+        record = wire.to_private_record(spec)
         orders = cast("asyncio.WriteTransport", transport.get_pipe_transport(STDIN))
         orders.write(len(record).to_bytes(4) + record)
         return cls(transport, ears, spec.index)

@@ -139,7 +139,7 @@ class ClusterWorker:
         berth.is_up = True
         self.worker_id = name
         self._group = group
-        (ended,) = await group.work(wire.to_record(spec)).async_wait(return_exceptions=True)
+        (ended,) = await group.work(wire.to_private_record(spec)).async_wait(return_exceptions=True)
         return cast("bytes | Exception", ended)
 
 

@@ -21,6 +21,7 @@ class NamedPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     model: str
     base_urls: tuple[str, ...] = ()
+    api_key_env: tuple[str, ...] = ()
 
 
 class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +38,7 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
 
     model: str = "builtin:random"
     base_urls: tuple[str, ...] = ()
+    api_key_env: tuple[str, ...] = ()
     policies: Mapping[str, NamedPolicy] = {}
     agent: str = "chat"
     team: Mapping[str, Any] = {}
@@ -119,7 +121,7 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
 
 MAY_CHANGE = frozenset({
     "steps", "workers", "train_seconds", "sync_seconds", "validate_every", "output_dir", "name", "base_urls",
-    "max_retries", "turn_seconds", "trajectory_seconds", "batch_seconds", "hedge_seconds", "max_refills",
+    "api_key_env", "max_retries", "turn_seconds", "trajectory_seconds", "batch_seconds", "hedge_seconds", "max_refills",
     "max_buffer_bytes", "ray", "cpus_per_worker", *HOW_FAST,
 })  # fmt: skip
 """Settings that a run may be gone on with changed: they say how fast and how far it goes, not what is trained on."""

@@ -30,7 +30,7 @@ from outrider.env import needs_of
 from outrider.env.registry import GYMNASIUM, bundled_tasks, environments_of
 from outrider.evaluate.benchmark import read_benchmark
 from outrider.policy import Sampling
-from outrider.policy.spec import PolicySpec
+from outrider.policy.spec import PolicySpec, further_policy
 from outrider.runner import RunnerConfig, StageLimits
 from outrider.runner.kit import EnvironmentSpec, EpisodeSpec, check_episodes
 from outrider.runner.machines import SupplySpec
@@ -119,11 +119,12 @@ def episode_spec(
     policy = PolicySpec(
         model=settings.model,
         base_urls=settings.base_urls,
+        api_key_env=settings.api_key_env,
         max_retries=settings.max_retries,
         max_concurrency=settings.n_slots,
     )
     policies = {
-        name: replace(policy, model=each.model, base_urls=each.base_urls or settings.base_urls)
+        name: further_policy(policy, each.model, each.base_urls, each.api_key_env)
         for name, each in settings.policies.items()
     }
     sampling = Sampling(

@@ -33,6 +33,14 @@ _SECTIONS: Mapping[str, tuple[Option, ...]] = {
             "model", str, "Model of the server, or builtin:solver, builtin:random, builtin:noisy?p=0.3, replay:FILE."
         ),
         setting("base_url", str, "OpenAI-compatible endpoint; several may be given. [OPENAI_BASE_URL]", multiple=True),
+        setting(
+            "api_key_env",
+            str,
+            "Variable that holds the key: one for all --base-url, or one for each; none: no key.  "
+            "[default: OPENAI_API_KEY, to OpenAI or the only --base-url]",
+            multiple=True,
+            metavar="NAME",
+        ),
         click.option(
             "--policy", "policies", multiple=True, metavar="NAME=MODEL", help="A further policy, for agents of a team."
         ),

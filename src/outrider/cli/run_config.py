@@ -22,6 +22,7 @@ class PolicySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     model: str
     base_url: tuple[str, ...] = ()
+    api_key_env: tuple[str, ...] = ()
 
 
 class RunConfig(MachineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +55,7 @@ class RunConfig(MachineSettings, frozen=True, kw_only=True, forbid_unknown_field
     team: Mapping[str, Any] = {}
     model: str = "gpt-4.1-2025-04-14"
     base_url: tuple[str, ...] = ()
+    api_key_env: tuple[str, ...] = ()
     policies: Mapping[str, PolicySettings] = {}
     max_turns: int = MAX_TURNS
     max_retries: int = 3

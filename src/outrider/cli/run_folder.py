@@ -22,7 +22,8 @@ CONFIG_FILE = "config.yaml"
 STORE_FILE = "store.db"
 
 MAY_CHANGE = frozenset({
-    "data", "num_rollouts", "workers", "output_dir", "name", "store", "base_url", "max_retries", "record", "limit",
+    "data", "num_rollouts", "workers", "output_dir", "name", "store", "base_url", "api_key_env",
+    "max_retries", "record", "limit",
     "budget_tokens", "budget_money", "budget_seconds", "prompt_price", "completion_price", "client_password",
     "ray", "cpus_per_worker", *HOW_FAST,
 })  # fmt: skip

@@ -26,7 +26,7 @@ from outrider.env.registry import bundled_tasks
 from outrider.evaluate.benchmark import read_benchmark
 from outrider.evaluate.summary import Summary
 from outrider.policy import Sampling
-from outrider.policy.spec import Budget, PolicySpec
+from outrider.policy.spec import Budget, PolicySpec, further_policy
 from outrider.runner import RunnerConfig
 from outrider.runner.attempt import StageLimits
 from outrider.runner.kit import EnvironmentSpec, EpisodeSpec
@@ -92,6 +92,7 @@ def episode_spec(config: RunConfig, tag: str, budget: Budget, supply: SupplySpec
     policy = PolicySpec(
         model=config.model,
         base_urls=config.base_url,
+        api_key_env=config.api_key_env,
         max_retries=config.max_retries,
         max_concurrency=max(config.num_rollouts, 1),
         stream=config.stream,
@@ -99,7 +100,7 @@ def episode_spec(config: RunConfig, tag: str, budget: Budget, supply: SupplySpec
         record_to=config.record,
     )
     policies = {
-        name: structs.replace(policy, model=each.model, base_urls=each.base_url or config.base_url, budget=Budget())
+        name: structs.replace(further_policy(policy, each.model, each.base_url, each.api_key_env), budget=Budget())
         for name, each in config.policies.items()
     }
     sampling = Sampling(

@@ -24,7 +24,7 @@ STEP_PLANS = {
 
 READ_PLANS: dict[str, str] = {}
 
-_PASSWORD_ADVICE = "check user and password (in the URL by --store or OUTRIDER_STORE, in PGPASSWORD or ~/.pgpass)"
+_LOGIN_ADVICE = "check user and password (in the URL by --store or OUTRIDER_STORE, in PGPASSWORD or ~/.pgpass)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def explained(error: Exception, shown: str) -> OutriderError:
 
 def _refusal(error: asyncpg.PostgresError, shown: str) -> OutriderError:
     advice = {
-        asyncpg.InvalidAuthorizationSpecificationError: _PASSWORD_ADVICE,
+        asyncpg.InvalidAuthorizationSpecificationError: _LOGIN_ADVICE,
         asyncpg.InvalidCatalogNameError: "make it with `createdb`, or give another database",
         asyncpg.InsufficientPrivilegeError: "the user needs the right to create a schema and to write in it",
         asyncpg.DataError: "the database cannot keep this value",

@@ -2,7 +2,8 @@
 
 import click
 
-from outrider.cli.options import check_tag, json_option, known, opened, print_json, run, store_option, tag_option
+from outrider.cli.console import echo, print_json
+from outrider.cli.options import check_tag, json_option, known, opened, run, store_option, tag_option
 from outrider.core.status import LIVE, QUEUED
 from outrider.store import StoreUrl
 
@@ -23,7 +24,7 @@ def command(
     if as_json:
         print_json({"cancelled": cancelled})
     else:
-        click.echo(f"{len(cancelled)} rollouts cancelled")
+        echo(f"{len(cancelled)} rollouts cancelled")
 
 
 async def _cancel(store_url: StoreUrl, rollout_ids: tuple[str, ...], tag: str | None) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from outrider.cli.options import json_option, opened, print_json, run, store_option
+from outrider.cli.console import echo, print_json
+from outrider.cli.options import json_option, opened, run, store_option
 from outrider.cli.tasks import read_tasks
 from outrider.core.errors import InvalidInput
 from outrider.core.ids import new_id
@@ -82,7 +83,7 @@ def command(
     if as_json:
         print_json({"enqueued": len(rollouts), "rollout_ids": [rollout.rollout_id for rollout in rollouts]})
     else:
-        click.echo(f"{len(rollouts)} rollouts are in {store_url}")
+        echo(f"{len(rollouts)} rollouts are in {store_url}")
 
 
 def _test_tasks(n: int) -> list[tuple[str, Any]]:
@@ -123,4 +124,4 @@ def _chunks(requests: list[RolloutRequest]) -> Iterator[list[RolloutRequest]]:
 
 def _show_progress(done: int, total: int) -> None:
     if total > CHUNK:
-        click.echo(f"\r{done:,} of {total:,} enqueued", nl=done == total, err=True)
+        echo(f"\r{done:,} of {total:,} enqueued", nl=done == total, err=True)

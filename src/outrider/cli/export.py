@@ -7,8 +7,8 @@ from typing import TextIO
 
 import click
 
+from outrider.cli.console import echo, json_text
 from outrider.cli.options import check_tag, opened, run, store_option, tag_option
-from outrider.core import wire
 from outrider.core.errors import InvalidInput
 from outrider.core.files import private
 from outrider.core.rollout import Rollout
@@ -34,7 +34,7 @@ def command(*, output: Path | None, status: str | None, tag: str | None, store_u
     Each line is an object with `rollout`, `attempt` (the one that ended it) and `events`.
     """
     n_written = run(_export(store_url, output, status, tag))
-    click.echo(f"{n_written} rollouts exported", err=True)
+    echo(f"{n_written} rollouts exported", err=True)
 
 
 async def _export(store_url: StoreUrl, output: Path | None, status: str | None, tag: str | None) -> int:
@@ -46,7 +46,7 @@ async def _export(store_url: StoreUrl, output: Path | None, status: str | None, 
                 cursor = finished.cursor
                 for rollout in finished.items:
                     if status in (None, rollout.status) and tag in (None, rollout.tag):
-                        file.write(wire.to_json(await _trajectory(store, rollout)) + "\n")
+                        file.write(json_text(await _trajectory(store, rollout)) + "\n")
                         n_written += 1
     return n_written
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from outrider.cli.console import echo
 from outrider.cli.signals import listening
-from outrider.core import wire
 from outrider.core.errors import InvalidInput, StoreError
 from outrider.core.rollout import Rollout
 from outrider.core.status import Mode
@@ -59,7 +59,7 @@ def run(work: Coroutine[Any, Any, R]) -> R:
     try:
         return asyncio.run(_ended_by_signal(work))
     except asyncio.CancelledError:
-        click.echo("outrider: stopped by SIGTERM", err=True)
+        echo("outrider: stopped by SIGTERM", err=True)
         sys.exit(128 + signal.SIGTERM)
 
 
@@ -79,10 +79,6 @@ async def opened(store_url: StoreUrl, *, create: bool = False) -> AsyncIterator[
         raise InvalidInput(str(exc)) from exc
     async with store:
         yield store
-
-
-def print_json(value: object) -> None:
-    click.echo(wire.to_json(value))
 
 
 async def check_tag(store: Store, tag: str | None) -> None:
@@ -113,7 +109,7 @@ def on_cluster(
         return nullcontext()
     from outrider.cluster.rollouts.opening import open_cluster  # noqa: PLC0415 takes its time, and few need it
 
-    return open_cluster(address, store_url or StoreUrl("sqlite:///"), say=lambda line: click.echo(line, err=True))
+    return open_cluster(address, store_url or StoreUrl("sqlite:///"), say=lambda line: echo(line, err=True))
 
 
 def spread_of(n_workers: int, cluster: "Cluster") -> str:

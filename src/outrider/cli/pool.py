@@ -2,7 +2,8 @@
 
 import click
 
-from outrider.cli.options import json_option, print_json, run
+from outrider.cli.console import echo, print_json
+from outrider.cli.options import json_option, run
 from outrider.cli.run_options import MACHINES, given_machines
 from outrider.core.errors import InvalidInput
 from outrider.store import StoreUrl
@@ -91,7 +92,7 @@ def gc(*, store_url: StoreUrl | None, dry_run: bool, as_json: bool) -> None:
     """
     from outrider.cli.pool_host import collect  # noqa: PLC0415
 
-    ended = run(collect(store_url, dry_run=dry_run, say=lambda text: click.echo(text, err=as_json)))
+    ended = run(collect(store_url, dry_run=dry_run, say=lambda text: echo(text, err=as_json)))
     if as_json:
         print_json({"pools": ended})
     if any(pool["left"] for pool in ended) and not dry_run:

@@ -5,7 +5,8 @@ import re
 import click
 from msgspec.structs import replace
 
-from outrider.cli.options import check_tag, json_option, known, opened, print_json, run, store_option, tag_option
+from outrider.cli.console import echo, print_json
+from outrider.cli.options import check_tag, json_option, known, opened, run, store_option, tag_option
 from outrider.core.errors import InvalidInput
 from outrider.core.ledger import LEDGER_KEY
 from outrider.core.rollout import Rollout, RolloutRequest
@@ -33,7 +34,7 @@ def command(*, rollout_ids: tuple[str, ...], failed: bool, tag: str | None, stor
     if as_json:
         print_json({"enqueued": len(retries), "rollout_ids": [retry.rollout_id for retry in retries]})
     else:
-        click.echo(f"{len(retries)} rollouts enqueued again")
+        echo(f"{len(retries)} rollouts enqueued again")
 
 
 async def _retry(store_url: StoreUrl, rollout_ids: tuple[str, ...], tag: str | None) -> tuple[Rollout, ...]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from outrider.cli.options import cpus_option, json_option, print_json, ray_option, run
+from outrider.cli.console import print_json
+from outrider.cli.options import cpus_option, json_option, ray_option, run
 from outrider.cli.run_config import read_config
 from outrider.cli.run_options import BORROWED, Option, SectionedCommand, flag, given_settings, mapping, setting
 

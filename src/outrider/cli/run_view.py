@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from outrider.cli.console import Console, echo
 from outrider.cli.live import LiveBar
 from outrider.cli.machine_view import machine_counts, machines_table, short
 from outrider.core.machine import MachineRecord
@@ -109,7 +108,7 @@ class PlainRunView:
         self._said_at: float | None = None
 
     def line(self, text: str) -> None:
-        click.echo(text, err=self._to_stderr)
+        echo(text, err=self._to_stderr)
 
     def ended(self, line: ResultLine) -> None:
         if self._n_total <= FEW:

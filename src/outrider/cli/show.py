@@ -1,10 +1,10 @@
 """`outrider show`."""
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from outrider.cli.options import json_option, known, opened, print_json, run, store_option
+from outrider.cli.console import Console, print_json
+from outrider.cli.options import json_option, known, opened, run, store_option
 from outrider.core.attempt import Attempt
 from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
@@ -45,20 +45,20 @@ def _print(rollout: Rollout, attempts: tuple[Attempt, ...], events: Page[Recorde
         value = getattr(rollout, name)
         if value is not None:
             facts.add_row(name, _short(value))
-    console.print(facts, highlight=False, markup=False)
+    console.print(facts)
     if attempts:
         console.print(_attempts_table(attempts))
     for event in events:
         when = event.at.strftime("%H:%M:%S.%f")[:-3]
         console.print(
-            f"{event.index:4} {when} {event.kind:8} {event.name} {_short(dict(event.data) or '')}", markup=False
+            f"{event.index:4} {when} {event.kind:8} {event.name} {_short(dict(event.data) or '')}"
         )
     if events.total > len(events):
         console.print(f"… {events.total - len(events)} more events; --events {events.total} shows all")
     for attempt in attempts:
         if attempt.failure is not None and attempt.failure.traceback:
             console.rule(f"attempt {attempt.sequence_id} failed in {attempt.failure.stage}", align="left")
-            console.print(attempt.failure.traceback.rstrip(), markup=False, highlight=False)
+            console.print(attempt.failure.traceback.rstrip())
 
 
 def _attempts_table(attempts: tuple[Attempt, ...]) -> Table:

@@ -5,11 +5,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from outrider.cli.console import Console, print_json, visible
 from outrider.cli.diagnosis import diagnose
-from outrider.cli.options import check_tag, json_option, mode_option, opened, print_json, run, store_option, tag_option
+from outrider.cli.options import check_tag, json_option, mode_option, opened, run, store_option, tag_option
 from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import Statistics, Store, StoreUrl
@@ -81,11 +82,11 @@ def _print(
     if here:
         console.print(_workers_table(here, now))
     if len(here) < len(workers):
-        console.print(f"{len(workers) - len(here)} workers were here before.", highlight=False)
+        console.print(f"{len(workers) - len(here)} workers were here before.")
     for trouble in troubles:
-        console.print(f"[yellow]•[/yellow] {trouble}", highlight=False)
+        console.print(Text.assemble(("• ", "yellow"), visible(trouble)), soft_wrap=True)
     if not troubles:
-        console.print("Nothing is stuck.", highlight=False)
+        console.print("Nothing is stuck.")
 
 
 def _workers_table(workers: tuple[Worker, ...], now: datetime) -> Table:

@@ -1,11 +1,11 @@
 """`outrider work`."""
 
-import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from outrider.cli.console import print_json
 from outrider.cli.machines import launcher_of
 from outrider.cli.options import (
     cpus_option,
@@ -13,7 +13,6 @@ from outrider.cli.options import (
     mode_option,
     on_cluster,
     opened,
-    print_json,
     ray_option,
     run,
     spread_of,
@@ -159,7 +158,6 @@ def command(
         raise InvalidInput("--tasks keeps workers in this process, --ray has them on a cluster; give one of them")
     if store_url.scheme == "memory" and not as_tasks:
         raise InvalidInput("a memory:// store lives in one process; give a sqlite:/// or postgresql:// store")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     summary = run(_work_somewhere(order))
     if as_json:
         print_json(summary)

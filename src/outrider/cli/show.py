@@ -50,15 +50,16 @@ def _print(rollout: Rollout, attempts: tuple[Attempt, ...], events: Page[Recorde
         console.print(_attempts_table(attempts))
     for event in events:
         when = event.at.strftime("%H:%M:%S.%f")[:-3]
-        console.print(
-            f"{event.index:4} {when} {event.kind:8} {event.name} {_short(dict(event.data) or '')}"
-        )
+        console.print(f"{event.index:4} {when} {event.kind:8} {event.name} {_short(dict(event.data) or '')}")
     if events.total > len(events):
         console.print(f"… {events.total - len(events)} more events; --events {events.total} shows all")
     for attempt in attempts:
-        if attempt.failure is not None and attempt.failure.traceback:
-            console.rule(f"attempt {attempt.sequence_id} failed in {attempt.failure.stage}", align="left")
-            console.print(attempt.failure.traceback.rstrip())
+        if (failure := attempt.failure) is not None:
+            where = f" in {failure.stage}" if failure.stage else ""
+            console.rule(f"attempt {attempt.sequence_id} failed{where}: {failure.boundary}", align="left")
+            console.print(failure.message, soft_wrap=True)
+            if failure.traceback:
+                console.print(failure.traceback.rstrip(), soft_wrap=True)
 
 
 def _attempts_table(attempts: tuple[Attempt, ...]) -> Table:
@@ -67,7 +68,7 @@ def _attempts_table(attempts: tuple[Attempt, ...]) -> Table:
     )
     for attempt in attempts:
         seconds = "" if attempt.ended_at is None else f"{(attempt.ended_at - attempt.started_at).total_seconds():.3f}"
-        failure = "" if attempt.failure is None else f"{attempt.failure.boundary}: {attempt.failure.message}"
+        failure = "" if attempt.failure is None else f"{attempt.failure.boundary}: {attempt.failure.kind}"
         reward = "" if attempt.reward is None else f"{attempt.reward:g}"
         row = (attempt.sequence_id, attempt.attempt_id, attempt.worker_id, attempt.status, seconds, reward, failure)
         table.add_row(*(str(cell) for cell in row))

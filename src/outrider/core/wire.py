@@ -71,7 +71,10 @@ def from_record(data: bytes, kind: type[T]) -> T:
 
 def to_json(value: object) -> str:
     """Any value of ours as one line of JSON for scripts: datetimes as ISO 8601, bytes as base64, secrets masked."""
-    return msgspec.json.encode(value, enc_hook=_json_fallback).decode()
+    try:
+        return msgspec.json.encode(value, enc_hook=_json_fallback).decode()
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InvalidInput(f"{type(value).__name__} has no JSON form: {exc}") from exc
 
 
 def _json_fallback(value: object) -> object:

@@ -10,6 +10,9 @@ from outrider.core.errors import ContextOverflow, PolicyError, PolicyUnusable
 from outrider.policy.openai.backoff import asked_pause
 from outrider.policy.openai.reply import glimpse
 
+MESSAGE_CHARACTERS = 2_000
+"""How much of what a server says is kept."""
+
 RETRYABLE = frozenset({408, 409, 425, 429})
 OVERLOADED = frozenset({429, 503, 529})
 NO_MONEY = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
@@ -92,16 +95,20 @@ def refusal_of(status: int, body: bytes) -> Refusal:
     if isinstance(content, dict):
         error = content.get("error") or content.get("detail") or content
     if isinstance(error, str):
-        return Refusal(status=_status(status, None), message=error[:500])
+        return Refusal(status=_status(status, None), message=_cut(error))
     if not isinstance(error, dict):
         return Refusal(status=_status(status, None), message=glimpse(body))
     message = error.get("message")
     codes = frozenset(str(error[name]) for name in ("code", "type") if isinstance(error.get(name), str))
     return Refusal(
         status=_status(status, error.get("code")),
-        message=message[:500] if isinstance(message, str) else glimpse(body),
+        message=_cut(message) if isinstance(message, str) else glimpse(body),
         codes=codes,
     )
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= MESSAGE_CHARACTERS else f"{message[:MESSAGE_CHARACTERS]}…"
 
 
 def _status(status: int, code: object) -> int:

@@ -8,8 +8,12 @@ import random
 import signal
 import socket
 import time
+from contextlib import suppress
+from functools import partial
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from yarl import URL
 
 from leaks import no_leaks
@@ -17,6 +21,7 @@ from outrider.core.chat import Image, ToolCall, assistant, tool_result, user
 from outrider.core.clock import SystemClock
 from outrider.core.errors import ContextOverflow, InvalidInput, PolicyError, PolicyUnusable
 from outrider.policy.openai import OpenAIPolicy, open_openai_policy
+from outrider.policy.openai.stream import MAX_EVENT_BYTES, EventReader
 from outrider.policy.openai.transport import HttpTransport
 from outrider.policy.spec import PolicySpec
 from outrider.testing import FakeClock, ModelServer, eventually
@@ -212,6 +217,35 @@ async def test_an_answer_without_end_is_not_read_to_its_end():
             with pytest.raises(PolicyError, match="more than 50000 bytes"):
                 await policy.complete(ASK)
             await policy.close()
+
+
+@pytest.mark.parametrize("size", [2**16, 1])
+async def test_a_stream_without_a_line_end_costs_little_time_and_is_refused(size, monkeypatch):
+    """64 MiB at once, or byte by byte as far as the limit allows."""
+    limit, total = (MAX_EVENT_BYTES, 64 * 2**20) if size > 1 else (20_000, 100_000)
+    monkeypatch.setattr("outrider.policy.openai.transport.EventReader", partial(EventReader, max_bytes=limit))
+
+    async def endless(request):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        piece = b"data: x".ljust(size, b"x") if size > 1 else b"x"
+        with suppress(ConnectionError):
+            for _ in range(total // size):
+                await response.write(piece)
+        return response
+
+    app = web.Application()
+    app.add_routes([web.post("/v1/chat/completions", endless)])
+    async with no_leaks(), TestServer(app) as server:
+        spec = PolicySpec(
+            model="m", base_urls=(str(server.make_url("/v1")),), stream=True, max_retries=0, api_key_env=("none",)
+        )
+        policy = await open_openai_policy(spec)
+        began = time.process_time()
+        with pytest.raises(PolicyError, match=f"an event of more than {limit} bytes"):
+            await policy.complete(ASK)
+        assert time.process_time() - began < 2.0
+        await policy.close()
 
 
 async def test_a_hanging_server_costs_the_deadline_and_no_more(opened):

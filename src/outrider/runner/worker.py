@@ -26,6 +26,9 @@ from outrider.store import Store, StoreUrl, open_store
 
 STDIN, STDOUT, STDERR = range(3)
 INPUT_CHARACTERS = 200
+LINE_BYTES = 1 << 16
+"""A worker that prints more without ending the line is quoted so far, as if it had."""
+
 LAST_WORDS_SECONDS = 1.0
 """How long to listen to a worker that has ended, in case something it started still holds its output open."""
 
@@ -140,15 +143,25 @@ class _Ears(asyncio.SubprocessProtocol):
         self._on_line = on_line
         self.reading = Reading()
         self.reason = ""
-        self._unfinished = {STDOUT: b"", STDERR: b""}
+        self._unfinished = {STDOUT: bytearray(), STDERR: bytearray()}
         self.last_words: deque[str] = deque(maxlen=10)
         self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        *lines, self._unfinished[fd] = (self._unfinished[fd] + data).split(b"\n")
-        for line in lines:
-            self._hear(fd, line.decode(errors="replace"))
+        line = self._unfinished[fd]
+        begun, *others = data.split(b"\n")
+        line += begun
+        for other in others:
+            self._end_line(fd)
+            line += other
+        if len(line) > LINE_BYTES:
+            self._end_line(fd)
+
+    def _end_line(self, fd: int) -> None:
+        text = self._unfinished[fd].decode(errors="replace")
+        self._unfinished[fd].clear()
+        self._hear(fd, text)
 
     def _hear(self, fd: int, text: str) -> None:
         if text.startswith(REASON):

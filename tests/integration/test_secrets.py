@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import signal
 import stat
 import sys
-from collections.abc import AsyncIterator, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,13 @@ def locked_url(postgres_server: PostgresServer, postgres_url: str) -> str:
     return f"postgresql://{role}:{PASSWORD}@/postgres?host={postgres_server.folder}&schema={schema}"
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder in which the path of a socket is not too long."""
+    with tempfile.TemporaryDirectory(prefix="or-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 async def test_a_password_and_a_key_are_seen_nowhere(locked_url: str, tmp_path: Path):
     store = ("--store", locked_url)
     (tmp_path / "train.yaml").write_text(ROLLOUT)
@@ -159,6 +168,32 @@ async def test_a_password_and_a_key_are_seen_nowhere(locked_url: str, tmp_path: 
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
+async def test_a_served_pool_shows_no_password_and_lets_nobody_else_in(locked_url: str, short_path: Path):
+    """Its journal is in a store with a password; its folder and socket are its owner's alone."""
+    async with command_lines() as lines:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "outrider", "pool", "serve", "--provider-name", "process", "--num-vms", "1"),
+            cwd=short_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            umask=0,
+            env={**os.environ, "TMPDIR": str(short_path), "HOME": str(short_path), "OUTRIDER_STORE": locked_url},
+        )
+        assert process.stdout is not None
+        async with asyncio.timeout(SECONDS):
+            printed = (await process.stdout.readuntil(b"share it with")).decode()
+            pools = short_path / f"outrider-pools-{os.geteuid()}"
+            refuse_open_files(pools)
+            assert [path for path in pools.rglob("*") if path.is_socket()]
+            printed += await outputs_of(
+                short_path, [["pool", "ls"], ["pool", "ls", "--json"]], OUTRIDER_STORE=locked_url
+            )
+            process.send_signal(signal.SIGINT)
+            rest, _ = await process.communicate()
+    assert process.returncode == 0, rest
+    refuse_canaries(short_path, printed + rest.decode(), lines)
+
+
 async def test_what_is_wrong_with_a_store_is_told_without_its_password(locked_url: str, tmp_path: Path):
     user, rest = locked_url.split(f":{PASSWORD}@")
     wrong = [
@@ -183,6 +218,7 @@ async def test_what_is_wrong_with_a_store_is_told_without_its_password(locked_ur
                 ["retry", "x"],
                 ["cancel", "--all"],
                 ["pool", "ls", "--json"],
+                ["pool", "serve", "--provider-name", "process", "--num-vms", "1"],
                 ["view", "x"],
                 ["run", "--mode", "math", "--limit", "1", "--model", "builtin:solver"],
                 ["rollout", "-c", "train.yaml"],

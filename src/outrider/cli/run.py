@@ -80,7 +80,14 @@ _SECTIONS: Mapping[str, tuple[Option, ...]] = {
         *BORROWED,
         setting("action_space", click.Choice(["computer_13", "pyautogui"]), "How actions are written."),
         setting("observation_type", str, "screenshot, a11y_tree, screenshot_a11y_tree, terminal."),
-        setting("client_password", str, "Password of the user in the machine."),
+        setting(
+            "client_password",
+            str,
+            "Password of the user in the machine.  [default: that of OSWorld's images]",
+            envvar="OUTRIDER_CLIENT_PASSWORD",
+            show_envvar=True,
+            metavar="TEXT",
+        ),
     ),
 }
 

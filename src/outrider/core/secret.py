@@ -1,6 +1,7 @@
 """A text that must not be seen: keys, passwords, tokens."""
 
 import hmac
+import re
 from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any, NoReturn, Self
@@ -83,12 +84,12 @@ def secret_of(kind: type, value: object) -> object:
     return kind(value)
 
 
-_NAMES = ("password", "passwd", "token", "secret", "api_key")
+_NAME = re.compile(r"(.*(password|passwd|secret|api_?key)|(.*_)?(access|api|auth|bearer|session)_?token|token)")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a setting of this name holds a secret."""
-    return name.strip().lower().replace("-", "_").endswith(_NAMES)
+    """Whether a setting of this name holds a secret. `eos_token` and the like do not."""
+    return _NAME.fullmatch(name.strip().lower().replace("-", "_")) is not None
 
 
 def hidden(value: Any) -> Any:

@@ -108,7 +108,13 @@ def test_secrets_are_equal_by_value_and_kind():
 
 
 def test_settings_named_like_secrets_are_hidden_and_come_back():
-    settings = {"api-key": "k", "deep": [{"client_password": "p", "max_tokens": 7, "token": 3}], "name": "n"}
+    settings = {
+        "api-key": "k",
+        "deep": [{"client_password": "p", "max_tokens": 7, "token": 3}],
+        "name": "n",
+        "eos_token": "</s>",
+    }
+    assert hidden(settings)["eos_token"] == "</s>"
     found = hidden(settings)
     assert CANARY not in repr(hidden({"client_password": CANARY}))
     assert found["deep"][0] == {"client_password": Secret("p"), "max_tokens": 7, "token": 3}

@@ -68,11 +68,16 @@ def keys_of(spec: PolicySpec) -> dict[URL, Secret]:
 def exposed_keys(variables: Mapping[URL, str]) -> Iterator[str]:
     """A warning for each key that would travel where others can read it."""
     for origin, name in variables.items():
-        if origin.scheme == "http" and not _is_here(origin.host or ""):
+        if is_exposed(origin):
             yield (
                 f"the key in {name} goes to {origin} unencrypted, and whoever is in between can read it; "
                 f"use https, or --api-key-env {NO_KEY}"
             )
+
+
+def is_exposed(url: URL) -> bool:
+    """Whether others can read what is sent there: it is not encrypted, and leaves this machine."""
+    return url.scheme == "http" and not _is_here(url.host or "")
 
 
 def moved(own: PolicySpec, *, model: str, urls: tuple[str, ...]) -> PolicySpec:

@@ -63,20 +63,20 @@ def shown_of(value: Any) -> str:
     """What an encoder writes for a secret; an `enc_hook` of msgspec."""
     if isinstance(value, Secret):
         return value.shown
-    raise NotImplementedError(f"{type(value).__name__} has no such form")
+    raise TypeError(f"{type(value).__name__} has no such form")
 
 
 def revealed(value: Any) -> str:
     """The same for an encoder whose output only the process that it is meant for can read."""
     if isinstance(value, Secret):
         return value.reveal()
-    raise NotImplementedError(f"{type(value).__name__} has no such form")
+    raise TypeError(f"{type(value).__name__} has no such form")
 
 
 def secret_of(kind: type, value: object) -> object:
     """A `dec_hook` of msgspec: secrets are read from texts."""
     if not issubclass(kind, Secret):
-        raise NotImplementedError(f"{kind.__name__} cannot be read")
+        raise TypeError(f"{kind.__name__} cannot be read")
     if isinstance(value, kind):
         return value
     if not isinstance(value, str):

@@ -2,7 +2,8 @@
 
 `postgres_server` is one server for each test process, on a Unix socket in a folder of its own, with fsync on.
 `postgres_url` is a fresh schema in it for one test. Connections over the socket need no password, except for the role
-`locked`, whose password is `LOCKED_PASSWORD`. PGSERVER_POSTGRES_VERSION=16 chooses the other server in the wheel.
+`locked`, whose password is `LOCKED_PASSWORD`, and its members. PGSERVER_POSTGRES_VERSION=16 chooses the other server
+in the wheel.
 """
 
 import importlib.util
@@ -23,7 +24,7 @@ LOCKED_PASSWORD = "s3cret-Passw0rd"
 VERSION = os.environ.get("PGSERVER_POSTGRES_VERSION", "18")
 _FOLDERS = {"16": "pginstall", "18": "pginstall18"}
 _HBA = """\
-local all locked scram-sha-256
+local all locked,+locked scram-sha-256
 local all all trust
 """
 _SETTINGS = {

@@ -22,6 +22,7 @@ from outrider.runner import RunnerConfig
 from outrider.runner.kit import EpisodeSpec
 from outrider.runner.supervisor import Scale, Supervisor
 from outrider.runner.worker import WorkerSpec
+from outrider.store import StoreUrl
 
 PER_NODE = 2
 """Workers on each node."""
@@ -35,7 +36,7 @@ async def agent(task: dict[str, int], ctx: Context) -> float:
     return 1.0 if answer % 2 == task["number"] % 2 else 0.0
 
 
-async def main(store_url: str, n_rollouts: int) -> None:
+async def main(store_url: StoreUrl, n_rollouts: int) -> None:
     requests = [RolloutRequest(input={"number": number}) for number in range(n_rollouts)]
     with open_cluster("", store_url) as cluster:
         assert cluster is not None
@@ -62,4 +63,4 @@ if __name__ == "__main__":
     parser.add_argument("--store", default="sqlite:///squares.db")
     parser.add_argument("--rollouts", type=int, default=200)
     given = parser.parse_args()
-    asyncio.run(main(given.store, given.rollouts))
+    asyncio.run(main(StoreUrl(given.store), given.rollouts))

@@ -13,7 +13,7 @@ from markdown import Block, blocks
 from outrider.cli import COMMANDS, cli
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")])
 NOT_RUN = {
     "make test\n": "it is what runs this test",
     "python train.py 1\n": "tests/integration/test_train_example.py does",
@@ -49,6 +49,17 @@ def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path):
             python_so_far += re.sub(r"^asyncio\.run\(.*$", "", block.code, flags=re.MULTILINE)
         elif block.language == "bash" and block.code not in NOT_RUN:
             run(block, page, tmp_path)
+
+
+UNSAFE = re.compile(
+    r"(?<![\w.])(eval|exec|__import__)\(|shell=True|os\.system\(|pickle\.loads?\(|yaml\.(unsafe_)?load\("
+)
+
+
+def test_no_page_or_example_teaches_to_run_text_as_code():
+    programs = [path for path in (ROOT / "examples").rglob("*") if path.suffix in {".py", ".md", ".yaml", ".sh"}]
+    for path in (*PAGES, *programs):
+        assert not UNSAFE.search(path.read_text()), path
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -256,9 +256,9 @@ async def test_a_judge_behind_a_real_endpoint_is_asked_and_paid_for():
 
 async def test_a_judge_that_cannot_be_used_is_found_before_a_run_and_stops_it():
     async with ModelServer(agreeing, key="secret") as server:
-        spec = PolicySpec(model="test-model", base_urls=(server.base_url,), api_key_variable="NO_SUCH_VARIABLE")
+        spec = PolicySpec(model="test-model", base_urls=(server.base_url,), api_key_env=("none",))
         scorer = scorer_of("judge", ScorerConfig(judge=spec))
-        with pytest.raises(InvalidInput, match="NO_SUCH_VARIABLE"):
+        with pytest.raises(InvalidInput, match="No key was sent"):
             await scorer.check()
         with pytest.raises(PolicyUnusable):
             await scorer.score("Paris", task("Paris"))

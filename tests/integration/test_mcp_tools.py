@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from guessing import Bisecting, CountingGame, Games, GuessingGame, Lines, call, 
 from leaks import no_leaks
 from outrider import Runner
 from outrider.agent import ChatAgent, EpisodeKit
-from outrider.agent.mcp import McpEnvironment, McpServer, McpTools, open_mcp_tools
+from outrider.agent.mcp import McpEnvironment, McpServer, McpTools, _client_of, open_mcp_tools
 from outrider.core.chat import Image, Message, Role, assistant
 from outrider.core.errors import InvalidInput
 from outrider.core.task import Task
@@ -292,3 +293,12 @@ async def test_a_server_must_not_take_the_name_of_a_tool_of_the_environment(url:
 
         with pytest.raises(InvalidInput, match="'add' of its own; give the MCP server a prefix"):
             _ = McpEnvironment(Adding(Task(task_id="")), tools).tools
+
+
+@pytest.mark.parametrize(("url", "warned"), [("http://far.invalid/mcp", True), ("http://127.0.0.1:9/mcp", False)])
+async def test_a_token_that_others_could_read_is_warned_of(url, warned, monkeypatch, caplog):
+    monkeypatch.setenv("MY_TOKEN", "canary-token")
+    async with AsyncExitStack() as stack:
+        await _client_of(McpServer(name="far", url=url, bearer_variable="MY_TOKEN"), stack, StringIO())
+    assert ("the token in MY_TOKEN goes to MCP server far unencrypted" in caplog.text) == warned
+    assert "canary-token" not in caplog.text

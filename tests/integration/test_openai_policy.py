@@ -8,8 +8,12 @@ import random
 import signal
 import socket
 import time
+from contextlib import suppress
+from functools import partial
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from yarl import URL
 
 from leaks import no_leaks
@@ -17,6 +21,7 @@ from outrider.core.chat import Image, ToolCall, assistant, tool_result, user
 from outrider.core.clock import SystemClock
 from outrider.core.errors import ContextOverflow, InvalidInput, PolicyError, PolicyUnusable
 from outrider.policy.openai import OpenAIPolicy, open_openai_policy
+from outrider.policy.openai.stream import MAX_EVENT_BYTES, EventReader
 from outrider.policy.openai.transport import HttpTransport
 from outrider.policy.spec import PolicySpec
 from outrider.testing import FakeClock, ModelServer, eventually
@@ -207,11 +212,40 @@ async def test_an_answer_without_end_is_not_read_to_its_end():
     async with ModelServer("word " * 100_000) as server:
         for stream in (False, True):
             spec = PolicySpec(model="test-model", stream=stream, max_retries=0)
-            transport = HttpTransport(None, clock := QuickClock(), max_body_bytes=50_000)
+            transport = HttpTransport({}, clock := QuickClock(), max_body_bytes=50_000)
             policy = OpenAIPolicy(spec, [URL(server.base_url)], transport, clock, random.Random(0))
             with pytest.raises(PolicyError, match="more than 50000 bytes"):
                 await policy.complete(ASK)
             await policy.close()
+
+
+@pytest.mark.parametrize("size", [2**16, 1])
+async def test_a_stream_without_a_line_end_costs_little_time_and_is_refused(size, monkeypatch):
+    """64 MiB at once, or byte by byte as far as the limit allows."""
+    limit, total = (MAX_EVENT_BYTES, 64 * 2**20) if size > 1 else (20_000, 100_000)
+    monkeypatch.setattr("outrider.policy.openai.transport.EventReader", partial(EventReader, max_bytes=limit))
+
+    async def endless(request):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        piece = b"data: x".ljust(size, b"x") if size > 1 else b"x"
+        with suppress(ConnectionError):
+            for _ in range(total // size):
+                await response.write(piece)
+        return response
+
+    app = web.Application()
+    app.add_routes([web.post("/v1/chat/completions", endless)])
+    async with no_leaks(), TestServer(app) as server:
+        spec = PolicySpec(
+            model="m", base_urls=(str(server.make_url("/v1")),), stream=True, max_retries=0, api_key_env=("none",)
+        )
+        policy = await open_openai_policy(spec)
+        began = time.process_time()
+        with pytest.raises(PolicyError, match=f"an event of more than {limit} bytes"):
+            await policy.complete(ASK)
+        assert time.process_time() - began < 2.0
+        await policy.close()
 
 
 async def test_a_hanging_server_costs_the_deadline_and_no_more(opened):
@@ -380,18 +414,49 @@ async def test_a_server_killed_in_the_middle_of_a_stream_costs_a_retry_elsewhere
 async def test_check_passes_on_a_server_that_has_the_model_and_takes_the_key(opened, monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-right")
     async with ModelServer(key="sk-right") as server:
-        await (await opened(server, clock=SystemClock(), api_key_variable="MY_KEY")).check()
+        await (await opened(server, clock=SystemClock(), api_key_env=("MY_KEY",))).check()
         assert server.n_calls == 0
         server.lists_models = False
-        await (await opened(server, clock=SystemClock(), api_key_variable="MY_KEY")).check()
+        await (await opened(server, clock=SystemClock(), api_key_env=("MY_KEY",))).check()
         assert server.requests[0].sampling.max_tokens == 1
+
+
+async def test_each_server_gets_the_key_that_was_named_for_it_and_no_other(opened, monkeypatch):
+    monkeypatch.setenv("KEY_A", "sk-a")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-usual")
+    async with ModelServer(TEXT, key="sk-a") as one, ModelServer(TEXT, key=None) as other:
+        policy = await opened(one, other, clock=SystemClock(), api_key_env=("KEY_A", "none"))
+        await policy.check()
+        for session in ("a", "b", "c", "d"):
+            await policy.complete(ASK, session=session)
+        assert one.n_calls
+        assert other.n_calls
+        assert {request.headers.get("authorization") for request in one.requests} == {"Bearer sk-a"}
+        assert {request.headers.get("authorization") for request in other.requests} == {None}
+
+
+async def test_a_redirect_is_not_followed_with_a_key_nor_without(opened, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    async with ModelServer(TEXT) as other, ModelServer(TEXT) as server:
+        server.faults = FaultPlan(always=status(307, "", location=f"{other.base_url}/chat/completions"))
+        policy = await opened(server, clock=SystemClock(), max_retries=0)
+        with pytest.raises(PolicyUnusable, match="points to http://127"):
+            await policy.complete(ASK)
+        assert other.n_calls == 0
+
+
+async def test_a_server_that_wants_a_key_and_got_none_says_how_to_name_one(opened, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    async with ModelServer(TEXT, key="sk-a") as server:
+        with pytest.raises(InvalidInput, match=r"No key was sent: .*--api-key-env"):
+            await (await opened(server, clock=SystemClock())).check()
 
 
 async def test_a_wrong_key_is_told_before_and_during_a_run_and_never_shown(opened, monkeypatch, caplog):
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("MY_KEY", "sk-wrong-and-secret")
     async with ModelServer(key="sk-right") as server:
-        policy = await opened(server, clock=SystemClock(), api_key_variable="MY_KEY", max_retries=0)
+        policy = await opened(server, clock=SystemClock(), api_key_env=("MY_KEY",), max_retries=0)
         with pytest.raises(InvalidInput, match="environment variable MY_KEY"):
             await policy.check()
         with pytest.raises(PolicyUnusable, match="environment variable MY_KEY"):

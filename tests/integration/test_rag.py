@@ -395,7 +395,7 @@ async def vector_server() -> AsyncIterator[VectorServer]:
 
 
 def embeddings(server: VectorServer, **more: object) -> EmbeddingsConfig:
-    return EmbeddingsConfig(base_url=server.base_url, model="toy", api_key_variable="NO_SUCH_VARIABLE", **more)
+    return EmbeddingsConfig(base_url=server.base_url, model="toy", api_key_env="none", **more)
 
 
 async def test_with_vectors_a_passage_is_found_by_its_meaning(corpus: Path, vector_server: VectorServer):
@@ -418,7 +418,7 @@ async def test_vectors_are_asked_for_again_when_the_server_is_busy(corpus: Path,
 @pytest.mark.parametrize(
     ("statuses", "reply", "problem"),
     [
-        ([401], None, "NO_SUCH_VARIABLE"),
+        ([401], None, "No key was sent"),
         ([500, 500, 500, 500], None, "answered 500"),
         ([], lambda texts: {"data": []}, "gave 0 vectors for 3 texts"),
         ([], lambda texts: {"data": "none"}, "did not answer with vectors"),

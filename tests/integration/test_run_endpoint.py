@@ -152,6 +152,11 @@ async def test_a_model_judges_the_answers_as_the_settings_say():
         settings = {"mode": "math", "model": "builtin:solver", "limit": 2, "name": "judged", "scorer": "judge"}
         settings["env"] = {"scorer_config": {"judge": judge_spec}}
         Path("judged.yaml").write_text(json.dumps(settings))  # JSON is YAML too
+        code, _, errors = await command("--config", "judged.yaml")
+        assert (code, judge.n_calls) == (2, 0)
+        assert f"is the key in OPENAI_API_KEY for {judge.base_url.removesuffix('/v1')}?" in errors
+        judge_spec["api_key_env"] = ["none"]
+        Path("judged.yaml").write_text(json.dumps(settings))
         code, output, errors = await command("--config", "judged.yaml")
         assert code == 0, (output, errors)
         assert judge.n_calls >= 2

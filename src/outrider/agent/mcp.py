@@ -294,12 +294,19 @@ async def _client_of(server: McpServer, stack: AsyncExitStack, errors: TextIO) -
     import httpx2  # noqa: PLC0415 an extra
     from mcp import Client, StdioServerParameters, stdio_client  # noqa: PLC0415 an extra
     from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415 an extra
+    from yarl import URL  # noqa: PLC0415 an HTTP client comes along
+
+    from outrider.policy.openai.address import is_exposed  # noqa: PLC0415
 
     if server.command:
         variables = {name: os.environ[name] for name in server.variables}
         parameters = StdioServerParameters(command=server.command, args=list(server.args), env=variables)
         return Client(stdio_client(parameters, errlog=errors))
     headers = {"Authorization": f"Bearer {os.environ[server.bearer_variable]}"} if server.bearer_variable else {}
+    if headers and is_exposed(URL(server.url)):
+        _log.warning(
+            "the token in %s goes to MCP server %s unencrypted; use https", server.bearer_variable, server.name
+        )
     http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=server.call_seconds))
     return Client(streamable_http_client(server.url, http_client=http))
 

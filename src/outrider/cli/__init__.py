@@ -57,16 +57,18 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line. Exit code 2: what was given cannot be used, and nothing was changed; 1: it failed."""
-    from outrider.core.errors import InvalidInput, OutriderError  # noqa: PLC0415 not needed for --help
+    from outrider.cli.console import echo, show_warnings  # noqa: PLC0415 not needed for --help
+    from outrider.core.errors import InvalidInput, OutriderError  # noqa: PLC0415
 
     become_undumpable()
+    show_warnings()
     try:
         cli(prog_name="outrider")
     except InvalidInput as exc:
-        click.echo(f"outrider: {exc}", err=True)
+        echo(f"outrider: {exc}", err=True)
         sys.exit(2)
     except OutriderError as exc:
-        click.echo(f"outrider: {exc}", err=True)
+        echo(f"outrider: {exc}", err=True)
         sys.exit(1)
     except BrokenPipeError:
         sys.stderr.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from outrider.cli.console import echo
 from outrider.core.errors import InvalidInput
 
 
@@ -18,7 +19,7 @@ def command(*, name: str | None, arguments: tuple[str, ...]) -> None:
     if not programs:
         raise InvalidInput("there are no benchmarks in ./bench; run this in a checkout of Outrider")
     if name is None:
-        click.echo("\n".join(programs))
+        echo("\n".join(programs))
         return
     if name not in programs:
         raise InvalidInput(f"there is no benchmark {name!r}; there are {', '.join(programs)}")

@@ -2,8 +2,10 @@
 
 import click
 
-from outrider.cli.options import check_tag, json_option, known, opened, print_json, run, store_option, tag_option
+from outrider.cli.console import echo, print_json
+from outrider.cli.options import check_tag, json_option, known, opened, run, store_option, tag_option
 from outrider.core.status import LIVE, QUEUED
+from outrider.store import StoreUrl
 
 
 @click.command("cancel")
@@ -12,7 +14,9 @@ from outrider.core.status import LIVE, QUEUED
 @tag_option
 @store_option
 @json_option
-def command(*, rollout_ids: tuple[str, ...], everything: bool, tag: str | None, store_url: str, as_json: bool) -> None:
+def command(
+    *, rollout_ids: tuple[str, ...], everything: bool, tag: str | None, store_url: StoreUrl, as_json: bool
+) -> None:
     """Cancel rollouts, down to their running attempts. Rollouts that have ended stay as they are."""
     if bool(rollout_ids) == bool(everything or tag):
         raise click.UsageError("name rollouts, or give --all or --tag")
@@ -20,10 +24,10 @@ def command(*, rollout_ids: tuple[str, ...], everything: bool, tag: str | None, 
     if as_json:
         print_json({"cancelled": cancelled})
     else:
-        click.echo(f"{len(cancelled)} rollouts cancelled")
+        echo(f"{len(cancelled)} rollouts cancelled")
 
 
-async def _cancel(store_url: str, rollout_ids: tuple[str, ...], tag: str | None) -> tuple[str, ...]:
+async def _cancel(store_url: StoreUrl, rollout_ids: tuple[str, ...], tag: str | None) -> tuple[str, ...]:
     async with opened(store_url) as store:
         await check_tag(store, tag)
         if rollout_ids:

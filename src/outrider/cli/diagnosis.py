@@ -3,13 +3,16 @@
 from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 
+from outrider.core.attempt import Failure
 from outrider.core.status import LIVE, QUEUED, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
+from outrider.evaluate.results import FailureLine
 from outrider.store import Statistics, Store
 
 SLOW_SECONDS = 600.0
 SAMPLE = 1000
 EXAMPLES = 5
+MESSAGE_CHARACTERS = 300
 
 
 async def diagnose(store: Store, statistics: Statistics, workers: tuple[Worker, ...], now: datetime) -> list[str]:
@@ -56,7 +59,11 @@ async def _retried(store: Store) -> list[str]:
     waiting = await store.query_rollouts(status=RolloutStatus.REQUEUING, limit=EXAMPLES)
     return [
         f"{rollout.rollout_id}: waits for attempt {rollout.n_attempts + 1} of {rollout.config.max_attempts}"
-        + ("" if rollout.failure is None else f" after {rollout.failure.boundary}: {rollout.failure.message}")
+        + (
+            ""
+            if rollout.failure is None
+            else f" after {failure_text(rollout.failure, f'outrider show {rollout.rollout_id}')}"
+        )
         for rollout in waiting
     ]
 
@@ -73,6 +80,14 @@ async def _failed(store: Store) -> list[str]:
         f"{number} failed with {kind}; see `outrider show {examples[kind][0]}`, then `outrider retry --failed`"
         for kind, number in kinds.most_common(EXAMPLES)
     ]
+
+
+def failure_text(failure: Failure | FailureLine, command: str) -> str:
+    """The failure in a line. Where that is not all of it, `command` shows the rest."""
+    first, _, rest = failure.message.strip().partition("\n")
+    if rest or len(first) > MESSAGE_CHARACTERS:
+        first = f"{first[:MESSAGE_CHARACTERS]}… (whole: `{command}`)"
+    return f"{failure.boundary}: {first}"
 
 
 def _span(time: timedelta) -> str:

@@ -5,12 +5,14 @@ from typing import Any
 
 import click
 
-from outrider.cli.options import json_option, opened, print_json, run, store_option
+from outrider.cli.console import echo, print_json
+from outrider.cli.options import json_option, opened, run, store_option
 from outrider.cli.tasks import read_tasks
 from outrider.core.errors import InvalidInput
 from outrider.core.ids import new_id
 from outrider.core.rollout import Rollout, RolloutConfig, RolloutRequest
 from outrider.core.status import Mode
+from outrider.store import StoreUrl
 
 CHUNK = 10_000
 """Rollouts in one transaction: more would keep workers from renewing their leases."""
@@ -55,7 +57,7 @@ def command(
     *,
     file: str | None,
     n_test: int | None,
-    store_url: str,
+    store_url: StoreUrl,
     id_field: str | None,
     max_attempts: int,
     timeout: float | None,
@@ -81,7 +83,7 @@ def command(
     if as_json:
         print_json({"enqueued": len(rollouts), "rollout_ids": [rollout.rollout_id for rollout in rollouts]})
     else:
-        click.echo(f"{len(rollouts)} rollouts are in {store_url}")
+        echo(f"{len(rollouts)} rollouts are in {store_url}")
 
 
 def _test_tasks(n: int) -> list[tuple[str, Any]]:
@@ -106,7 +108,7 @@ def _refuse_repeated_ids(requests: list[RolloutRequest], tasks: list[tuple[str, 
         places[request.rollout_id] = place
 
 
-async def _enqueue(store_url: str, requests: list[RolloutRequest]) -> list[Rollout]:
+async def _enqueue(store_url: StoreUrl, requests: list[RolloutRequest]) -> list[Rollout]:
     async with opened(store_url, create=True) as store:
         rollouts: list[Rollout] = []
         for chunk in _chunks(requests):
@@ -122,4 +124,4 @@ def _chunks(requests: list[RolloutRequest]) -> Iterator[list[RolloutRequest]]:
 
 def _show_progress(done: int, total: int) -> None:
     if total > CHUNK:
-        click.echo(f"\r{done:,} of {total:,} enqueued", nl=done == total, err=True)
+        echo(f"\r{done:,} of {total:,} enqueued", nl=done == total, err=True)

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import TextIO
 
 import click
+import msgspec
 
+from outrider.cli.console import echo, json_text
 from outrider.cli.options import check_tag, opened, run, store_option, tag_option
-from outrider.core import wire
 from outrider.core.errors import InvalidInput
+from outrider.core.files import private
 from outrider.core.rollout import Rollout
 from outrider.core.status import FINAL
 from outrider.core.trajectory import Trajectory
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
 
 PAGE = 200
 
@@ -27,39 +29,51 @@ PAGE = 200
 )
 @tag_option
 @store_option
-def command(*, output: Path | None, status: str | None, tag: str | None, store_url: str) -> None:
+def command(*, output: Path | None, status: str | None, tag: str | None, store_url: StoreUrl) -> None:
     """Write finished rollouts with their events as JSON lines, in the order they ended.
 
-    Each line is an object with `rollout`, `attempt` (the one that ended it) and `events`.
+    Each line is an object with `rollout`, `attempt` (the one that ended it) and `events`. A rollout that cannot be
+    written is named and left out, and the exit code is 1.
     """
-    n_written = run(_export(store_url, output, status, tag))
-    click.echo(f"{n_written} rollouts exported", err=True)
+    n_written, n_left_out = run(_export(store_url, output, status, tag))
+    rest = f", {n_left_out} left out" if n_left_out else ""
+    echo(f"{n_written} rollouts exported{rest}", err=True)
+    if n_left_out:
+        sys.exit(1)
 
 
-async def _export(store_url: str, output: Path | None, status: str | None, tag: str | None) -> int:
-    n_written = cursor = 0
+async def _export(store_url: StoreUrl, output: Path | None, status: str | None, tag: str | None) -> tuple[int, int]:
+    """How many were written, and how many could not be."""
+    n_written = n_left_out = cursor = 0
     async with opened(store_url) as store:
         await check_tag(store, tag)
         with _opened(output) as file:
             while (finished := await store.finished_after(cursor, limit=PAGE)).items:
                 cursor = finished.cursor
                 for rollout in finished.items:
-                    if status in (None, rollout.status) and tag in (None, rollout.tag):
-                        file.write(wire.to_json(await _trajectory(store, rollout)) + "\n")
+                    if status not in (None, rollout.status) or tag not in (None, rollout.tag):
+                        continue
+                    try:
+                        line = await _line(store, rollout)
+                    except (InvalidInput, msgspec.MsgspecError) as exc:
+                        n_left_out += 1
+                        echo(f"{rollout.rollout_id} is left out: {exc}", err=True)
+                    else:
                         n_written += 1
-    return n_written
+                        file.write(line)
+    return n_written, n_left_out
 
 
-async def _trajectory(store: Store, rollout: Rollout) -> Trajectory:
+async def _line(store: Store, rollout: Rollout) -> str:
     attempt = await store.get_latest_attempt(rollout.rollout_id)
     events = await store.query_events(rollout.rollout_id)
-    return Trajectory(rollout=rollout, attempt=attempt, events=events.items)
+    return json_text(Trajectory(rollout=rollout, attempt=attempt, events=events.items)) + "\n"
 
 
 def _opened(output: Path | None) -> AbstractContextManager[TextIO]:
     if output is None:
         return nullcontext(sys.stdout)
     try:
-        return output.open("w", encoding="utf-8")
+        return open(output, "w", encoding="utf-8", opener=private)
     except OSError as exc:
         raise InvalidInput(f"cannot write {output}: {exc.strerror}") from exc

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from msgspec import Struct
-from rich.console import Console
 from rich.table import Table
 
+from outrider.cli.console import Console
 from outrider.core.account import Fate
 from outrider.core.ledger import GroupState, Ledger
 from outrider.store import Store

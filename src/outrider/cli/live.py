@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress import (
     BarColumn,
@@ -13,6 +13,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from outrider.cli.console import Console
 
 
 class LiveBar:
@@ -34,7 +36,7 @@ class LiveBar:
         self._live.stop()
 
     def line(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     def show(self, n_done: int, n_total: int, *below: RenderableType) -> None:
         self._progress.update(self._task, completed=n_done, total=n_total)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from outrider.cli.console import echo
 from outrider.cli.signals import listening
-from outrider.core import wire
 from outrider.core.errors import InvalidInput, StoreError
 from outrider.core.rollout import Rollout
 from outrider.core.status import Mode
-from outrider.store import Store, open_store
+from outrider.store import Store, StoreUrl, open_store
+from outrider.store.url import VARIABLE
 
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
@@ -28,7 +29,8 @@ store_option = click.option(
     "--store",
     "store_url",
     metavar="URL",
-    envvar="OUTRIDER_STORE",
+    type=StoreUrl,
+    envvar=VARIABLE,
     default=DEFAULT_STORE,
     show_default=True,
     show_envvar=True,
@@ -57,7 +59,7 @@ def run(work: Coroutine[Any, Any, R]) -> R:
     try:
         return asyncio.run(_ended_by_signal(work))
     except asyncio.CancelledError:
-        click.echo("outrider: stopped by SIGTERM", err=True)
+        echo("outrider: stopped by SIGTERM", err=True)
         sys.exit(128 + signal.SIGTERM)
 
 
@@ -69,18 +71,14 @@ async def _ended_by_signal(work: Coroutine[Any, Any, R]) -> R:
 
 
 @asynccontextmanager
-async def opened(store_url: str, *, create: bool = False) -> AsyncIterator[Store]:
+async def opened(store_url: StoreUrl, *, create: bool = False) -> AsyncIterator[Store]:
     """The store a command was given. One that cannot be opened is a mistake in the command: nothing was changed yet."""
     try:
-        store = await open_store(store_url, create=create)
+        store = await open_store(store_url.completed(), create=create)
     except StoreError as exc:
         raise InvalidInput(str(exc)) from exc
     async with store:
         yield store
-
-
-def print_json(value: object) -> None:
-    click.echo(wire.to_json(value))
 
 
 async def check_tag(store: Store, tag: str | None) -> None:
@@ -99,7 +97,7 @@ async def known(store: Store, rollout_ids: tuple[str, ...]) -> tuple[Rollout, ..
 
 
 def on_cluster(
-    address: str | None, store_url: str | None, cpus_per_worker: float
+    address: str | None, store_url: StoreUrl | None, cpus_per_worker: float
 ) -> "AbstractContextManager[Cluster | None]":
     """The Ray cluster that a command was told to use, if it was; starting one takes seconds, so it is said.
 
@@ -111,7 +109,7 @@ def on_cluster(
         return nullcontext()
     from outrider.cluster.rollouts.opening import open_cluster  # noqa: PLC0415 takes its time, and few need it
 
-    return open_cluster(address, store_url or "sqlite:///", say=lambda line: click.echo(line, err=True))
+    return open_cluster(address, store_url or StoreUrl("sqlite:///"), say=lambda line: echo(line, err=True))
 
 
 def spread_of(n_workers: int, cluster: "Cluster") -> str:

@@ -2,9 +2,12 @@
 
 import click
 
-from outrider.cli.options import json_option, print_json, run
+from outrider.cli.console import echo, print_json
+from outrider.cli.options import json_option, run
 from outrider.cli.run_options import MACHINES, given_machines
 from outrider.core.errors import InvalidInput
+from outrider.store import StoreUrl
+from outrider.store.url import VARIABLE
 
 
 @click.group("pool")
@@ -13,7 +16,13 @@ def command() -> None:
 
 
 journal_option = click.option(
-    "--store", "store_url", metavar="URL", envvar="OUTRIDER_STORE", show_envvar=True, help="Store with the journal."
+    "--store",
+    "store_url",
+    metavar="URL",
+    type=StoreUrl,
+    envvar=VARIABLE,
+    show_envvar=True,
+    help="Store with the journal.",
 )
 
 
@@ -22,7 +31,7 @@ journal_option = click.option(
 @click.option("--pool", "name", help="Only this pool.")
 @click.option("--moves", "machine_id", metavar="MACHINE", help="The moves of this machine, newest first.")
 @json_option
-def ls(*, store_url: str | None, name: str | None, machine_id: str | None, as_json: bool) -> None:
+def ls(*, store_url: StoreUrl | None, name: str | None, machine_id: str | None, as_json: bool) -> None:
     """List machines by pool: state, holder, uses, since when and why.
 
     Without a store: the pools of this host, as they are now. With one: what its journal knows, also of machines that
@@ -44,7 +53,7 @@ def ls(*, store_url: str | None, name: str | None, machine_id: str | None, as_js
 @command.command("serve")
 @click.option("--name", default="default", show_default=True, help="Under which runs find it: --pool-name NAME.")
 @journal_option
-def serve(*, name: str, store_url: str | None, **flags: object) -> None:
+def serve(*, name: str, store_url: StoreUrl | None, **flags: object) -> None:
     """Keep a pool of machines that several runs on this host share, in turns.
 
     \b
@@ -76,14 +85,14 @@ def reset(*, machine_id: str, replace: bool) -> None:
 @journal_option
 @click.option("--dry-run", is_flag=True, help="Only say which pools have left something.")
 @json_option
-def gc(*, store_url: str | None, dry_run: bool, as_json: bool) -> None:
+def gc(*, store_url: StoreUrl | None, dry_run: bool, as_json: bool) -> None:
     """End what killed pools have left on this host: machines, folders, sockets.
 
     A pool whose process lives is left alone. With --store, the ends are written into its journal.
     """
     from outrider.cli.pool_host import collect  # noqa: PLC0415
 
-    ended = run(collect(store_url, dry_run=dry_run, say=lambda text: click.echo(text, err=as_json)))
+    ended = run(collect(store_url, dry_run=dry_run, say=lambda text: echo(text, err=as_json)))
     if as_json:
         print_json({"pools": ended})
     if any(pool["left"] for pool in ended) and not dry_run:

@@ -5,16 +5,15 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
-import click
-from rich.console import Console
-
-from outrider.cli.options import opened, print_json
+from outrider.cli.console import Console, echo, print_json
+from outrider.cli.options import opened
 from outrider.cli.pool_journal import machine_table
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.pool.service.client import PoolClient
 from outrider.pool.service.host import clean_up
 from outrider.pool.service.messages import Standing
 from outrider.pool.service.place import PoolFacts, PoolPlace, pools_on_host
+from outrider.store import StoreUrl
 
 
 async def show_host(name: str | None, *, as_json: bool) -> None:
@@ -29,7 +28,7 @@ async def show_host(name: str | None, *, as_json: bool) -> None:
     for facts, standing in found:
         _print(console, facts, standing)
     if not found:
-        console.print("No pool on this host. One lives as long as its run, or `outrider pool serve`.", highlight=False)
+        console.print("No pool on this host. One lives as long as its run, or `outrider pool serve`.")
 
 
 async def _standing(facts: PoolFacts) -> Standing | None:
@@ -61,12 +60,12 @@ def _print(console: Console, facts: PoolFacts, standing: Standing | None) -> Non
     if standing is None:
         alive = PoolPlace(facts.name).is_alive()
         state = "is about to start or to end" if alive else "was killed; `outrider pool gc` ends what it left"
-        console.print(f"{title}: {state}.", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{title}: {state}.", soft_wrap=True)
         return
     counted = standing.statistics
-    console.print(machine_table(title, standing.machines, datetime.now(UTC)), markup=False)
+    console.print(machine_table(title, standing.machines, datetime.now(UTC)))
     used = "" if counted.utilisation is None else f", {counted.utilisation:.0%} in use while wanted"
-    console.print(f"{counted.n_leases} leases, {counted.n_waiting} waiting{used}.", highlight=False)
+    console.print(f"{counted.n_leases} leases, {counted.n_waiting} waiting{used}.")
 
 
 async def reset_machine(machine_id: str, *, replace: bool) -> None:
@@ -79,12 +78,12 @@ async def reset_machine(machine_id: str, *, replace: bool) -> None:
             await client.reset(machine_id, "asked for by outrider pool reset", replace=replace)
         finally:
             await client.close()
-        click.echo(f"{machine_id} is being {'replaced' if replace else 'reset'}")
+        echo(f"{machine_id} is being {'replaced' if replace else 'reset'}")
         return
     raise InvalidInput(f"no living pool on this host has a machine {machine_id!r}; `outrider pool ls` lists them")
 
 
-async def collect(store_url: str | None, *, dry_run: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
+async def collect(store_url: StoreUrl | None, *, dry_run: bool, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """End what killed pools have left; for each, how many machines were there and how many could not be ended."""
     ended = []
     dead = [facts for facts in pools_on_host() if not PoolPlace(facts.name).is_alive()]

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.options import opened, print_json
+from outrider.cli.console import Console, print_json
+from outrider.cli.options import opened
 from outrider.core.errors import InvalidInput
 from outrider.core.machine import MachineMove, MachineRecord, MachineState, PoolRecord
 from outrider.core.page import Page
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
 
 N_MOVES = 50
 """Moves that are printed at most."""
@@ -19,7 +19,7 @@ N_MOVES = 50
 COLOURS = {MachineState.READY: "green", MachineState.LEASED: "cyan", MachineState.QUARANTINED: "red"}
 
 
-async def show_machines(store_url: str, name: str | None, *, as_json: bool) -> None:
+async def show_machines(store_url: StoreUrl, name: str | None, *, as_json: bool) -> None:
     now = datetime.now(UTC)
     async with opened(store_url) as store:
         pools = await _known(store, name)
@@ -39,8 +39,6 @@ async def show_machines(store_url: str, name: str | None, *, as_json: bool) -> N
         console.print(
             f"No pool was opened in {store_url}. A run that borrows machines opens one in its own store: "
             "give that with --store.",
-            highlight=False,
-            markup=False,
             soft_wrap=True,
         )
 
@@ -57,7 +55,7 @@ async def _known(store: Store, name: str | None) -> tuple[PoolRecord, ...]:
     return wanted
 
 
-async def show_moves(store_url: str, name: str | None, machine_id: str, *, as_json: bool) -> None:
+async def show_moves(store_url: StoreUrl, name: str | None, machine_id: str, *, as_json: bool) -> None:
     async with opened(store_url) as store:
         await _known(store, name)
         moves = await store.query_machine_moves(machine_id, name, limit=-1 if as_json else N_MOVES)
@@ -73,11 +71,11 @@ def print_pool(console: Console, pool: PoolRecord, machines: tuple[MachineRecord
     there = [machine for machine in machines if machine.state.exists]
     title = f"Pool {pool.name}, epoch {pool.epoch}, opened {_ago(pool.opened_at, now)}"
     if there:
-        console.print(machine_table(title, there, now), markup=False)
+        console.print(machine_table(title, there, now))
     else:
-        console.print(f"{title}: no machines now.", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"{title}: no machines now.", soft_wrap=True)
     if len(there) < len(machines):
-        console.print(f"Gone: {len(machines) - len(there)}; --json lists them.", highlight=False)
+        console.print(f"Gone: {len(machines) - len(there)}; --json lists them.")
 
 
 def machine_table(title: str, machines: Sequence[MachineRecord], now: datetime) -> Table:
@@ -100,9 +98,9 @@ def _print_moves(console: Console, machine_id: str, moves: Page[MachineMove]) ->
         when = move.at.strftime("%Y-%m-%d %H:%M:%S")
         way = move.state.value if move.before is None else f"{move.before} → {move.state}"
         table.add_row(when, way, f"{move.seconds:.1f} s", str(move.epoch), move.holder or "", move.reason)
-    console.print(table, markup=False)
+    console.print(table)
     if moves.total > len(moves):
-        console.print(f"… {moves.total - len(moves)} earlier ones; --json shows all", highlight=False)
+        console.print(f"… {moves.total - len(moves)} earlier ones; --json shows all")
 
 
 def _ago(then: datetime, now: datetime) -> str:

@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
-import click
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from outrider.cli.console import Console, echo
 from outrider.cli.machine_settings import MachineSettings
 from outrider.cli.machines import MAX_FAILURES, OSWORLD, machine_spec
 from outrider.cli.options import opened
@@ -20,12 +20,13 @@ from outrider.cli.signals import listening
 from outrider.core.settings import settings_of
 from outrider.pool import MachinePool, PoolConfig, PoolStatistics
 from outrider.pool.service.host import hosted_pool
+from outrider.store import StoreUrl
 
 SHOW_SECONDS = 0.5
 SAY_SECONDS = 10.0
 
 
-async def serve_pool(name: str, settings: Mapping[str, Any], store_url: str | None) -> None:
+async def serve_pool(name: str, settings: Mapping[str, Any], store_url: StoreUrl | None) -> None:
     config = settings_of(MachineSettings, settings, "the flags")
     wanted = settings_of(
         PoolConfig, {"name": name, "n_machines": config.num_vms, **config.pool}, "settings of the pool"
@@ -36,7 +37,7 @@ async def serve_pool(name: str, settings: Mapping[str, Any], store_url: str | No
         async with AsyncExitStack() as stack:
             store = None if store_url is None else await stack.enter_async_context(opened(store_url, create=True))
             pool = await stack.enter_async_context(hosted_pool(machines, wanted, journal=store))
-            click.echo(f"pool {name}: {wanted.n_machines} machines of {machines.provider} are being made")
+            echo(f"pool {name}: {wanted.n_machines} machines of {machines.provider} are being made")
             ready = asyncio.create_task(_first(pool, wanted))
             stopped = asyncio.create_task(stopping.wait())
             await asyncio.wait({ready, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -44,9 +45,9 @@ async def serve_pool(name: str, settings: Mapping[str, Any], store_url: str | No
                 ready.cancel()
                 return
             ready.result()
-            click.echo(f"share it with: outrider run --mode osworld --pool-name {name} …; Ctrl-C ends it")
+            echo(f"share it with: outrider run --mode osworld --pool-name {name} …; Ctrl-C ends it")
             await _show(pool, stopping)
-            click.echo("ending the machines")
+            echo("ending the machines")
 
 
 async def _first(pool: MachinePool, wanted: PoolConfig) -> None:
@@ -61,7 +62,7 @@ async def _show(pool: MachinePool, stopping: asyncio.Event) -> None:
         while not await _waited(stopping, SAY_SECONDS):
             text = standing_text(pool.statistics())
             if text != said:
-                click.echo(text)
+                echo(text)
             said = text
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:

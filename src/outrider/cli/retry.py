@@ -5,12 +5,13 @@ import re
 import click
 from msgspec.structs import replace
 
-from outrider.cli.options import check_tag, json_option, known, opened, print_json, run, store_option, tag_option
+from outrider.cli.console import echo, print_json
+from outrider.cli.options import check_tag, json_option, known, opened, run, store_option, tag_option
 from outrider.core.errors import InvalidInput
 from outrider.core.ledger import LEDGER_KEY
 from outrider.core.rollout import Rollout, RolloutRequest
 from outrider.core.status import RolloutStatus
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
 
 _RETRY = re.compile(r"^(?P<first>.*)~(?P<number>\d+)$")
 
@@ -21,7 +22,7 @@ _RETRY = re.compile(r"^(?P<first>.*)~(?P<number>\d+)$")
 @tag_option
 @store_option
 @json_option
-def command(*, rollout_ids: tuple[str, ...], failed: bool, tag: str | None, store_url: str, as_json: bool) -> None:
+def command(*, rollout_ids: tuple[str, ...], failed: bool, tag: str | None, store_url: StoreUrl, as_json: bool) -> None:
     """Run ended rollouts again, as new ones.
 
     What has ended stays as it is; the new rollout has the id of the old one with ~1, ~2, … behind it and names it in
@@ -33,10 +34,10 @@ def command(*, rollout_ids: tuple[str, ...], failed: bool, tag: str | None, stor
     if as_json:
         print_json({"enqueued": len(retries), "rollout_ids": [retry.rollout_id for retry in retries]})
     else:
-        click.echo(f"{len(retries)} rollouts enqueued again")
+        echo(f"{len(retries)} rollouts enqueued again")
 
 
-async def _retry(store_url: str, rollout_ids: tuple[str, ...], tag: str | None) -> tuple[Rollout, ...]:
+async def _retry(store_url: StoreUrl, rollout_ids: tuple[str, ...], tag: str | None) -> tuple[Rollout, ...]:
     async with opened(store_url) as store:
         await check_tag(store, tag)
         if rollout_ids:

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from outrider.cli.options import cpus_option, json_option, print_json, ray_option, run
+from outrider.cli.console import print_json
+from outrider.cli.options import cpus_option, json_option, ray_option, run
 from outrider.cli.run_options import BORROWED, Option, SectionedCommand, given_machines
 from outrider.core.errors import InvalidInput
 

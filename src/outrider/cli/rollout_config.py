@@ -6,10 +6,13 @@ from typing import Any
 
 import msgspec
 
+from outrider.cli.kept_settings import settings_to_keep, with_hidden
 from outrider.cli.machine_settings import HOW_FAST, MachineSettings
 from outrider.cli.run_config import env_setting
 from outrider.core.errors import InvalidInput
+from outrider.core.files import write_private_whole
 from outrider.core.settings import read_yaml, settings_of
+from outrider.store import StoreUrl
 from outrider.train.config import SchedulerConfig
 
 
@@ -18,6 +21,7 @@ class NamedPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     model: str
     base_urls: tuple[str, ...] = ()
+    api_key_env: tuple[str, ...] = ()
 
 
 class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,6 +38,7 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
 
     model: str = "builtin:random"
     base_urls: tuple[str, ...] = ()
+    api_key_env: tuple[str, ...] = ()
     policies: Mapping[str, NamedPolicy] = {}
     agent: str = "chat"
     team: Mapping[str, Any] = {}
@@ -51,7 +56,7 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
     train_seconds: float = 0.0
     sync_seconds: float = 0.0
     validate_every: int | None = None
-    store: str | None = None
+    store: StoreUrl | None = None
     output_dir: str = "results"
     name: str | None = None
 
@@ -116,7 +121,7 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
 
 MAY_CHANGE = frozenset({
     "steps", "workers", "train_seconds", "sync_seconds", "validate_every", "output_dir", "name", "base_urls",
-    "max_retries", "turn_seconds", "trajectory_seconds", "batch_seconds", "hedge_seconds", "max_refills",
+    "api_key_env", "max_retries", "turn_seconds", "trajectory_seconds", "batch_seconds", "hedge_seconds", "max_refills",
     "max_buffer_bytes", "ray", "cpus_per_worker", *HOW_FAST,
 })  # fmt: skip
 """Settings that a run may be gone on with changed: they say how fast and how far it goes, not what is trained on."""
@@ -134,17 +139,18 @@ def read_settings(
         if not isinstance(values.get(name, {}), dict):
             raise InvalidInput(f"{path}: {name} must hold settings as `name: value`")
         given[name] = {**values.get(name, {}), **given.get(name, {})}
-    return settings_of(RolloutSettings, {**values, **given}, "the settings" if path is None else str(path))
+    place = "the settings" if path is None else str(path)
+    return settings_of(RolloutSettings, with_hidden({**values, **given}, "custom_envs"), place)
 
 
 def write_settings(path: Path, settings: RolloutSettings) -> None:
-    """In the form in which `--config` takes them."""
-    path.write_bytes(msgspec.yaml.encode(msgspec.to_builtins(settings)))
+    """In the form in which `--config` takes them, without secrets."""
+    write_private_whole(path, msgspec.yaml.encode(settings_to_keep(settings)))
 
 
 def check_same(begun: RolloutSettings, now: RolloutSettings, run: str) -> None:
     """Refuse to go on with a run by settings that would make another one of it."""
-    for name, before, after in _differences(_without_places(begun), _without_places(now)):
+    for name, before, after in _differences(_comparable(begun), _comparable(now)):
         if name.partition(".")[0] not in MAY_CHANGE:
             raise InvalidInput(
                 f"{run} was begun with {name} {before!r}, and it is {after!r} now; "
@@ -152,10 +158,11 @@ def check_same(begun: RolloutSettings, now: RolloutSettings, run: str) -> None:
             )
 
 
-def _without_places(settings: RolloutSettings) -> RolloutSettings:
-    """Where further policies are served may change, as it may for the run's own."""
+def _comparable(settings: RolloutSettings) -> RolloutSettings:
+    """Without what may change inside other settings: secrets, and where further policies are served."""
     models = {name: NamedPolicy(model=policy.model) for name, policy in settings.policies.items()}
-    return msgspec.structs.replace(settings, policies=models)
+    kept = settings_to_keep(msgspec.structs.replace(settings, policies=models))
+    return settings_of(RolloutSettings, kept, "the settings")
 
 
 def _differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

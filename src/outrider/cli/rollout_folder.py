@@ -13,6 +13,8 @@ from outrider.cli.run_folder import STORE_FILE, fresh_path
 from outrider.core import wire
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
+from outrider.core.files import private
+from outrider.store import StoreUrl
 from outrider.train.timeline import Mark, MarkKind
 
 SETTINGS_FILE = "rollout.yaml"
@@ -33,12 +35,12 @@ class RolloutFolder:
     def settings(self) -> Path:
         return self.path / SETTINGS_FILE
 
-    def store_url(self, settings: RolloutSettings) -> str:
-        return settings.store or f"sqlite:///{self.path / STORE_FILE}"
+    def store_url(self, settings: RolloutSettings) -> StoreUrl:
+        return settings.store or StoreUrl(f"sqlite:///{self.path / STORE_FILE}")
 
     def note(self, step: Step) -> None:
         """Write down a step that was trained on. One whose line is lost in a crash is still in the store."""
-        with (self.path / STEPS_FILE).open("a", encoding="utf-8") as file:
+        with open(self.path / STEPS_FILE, "a", encoding="utf-8", opener=private) as file:
             file.write(wire.to_json(step) + "\n")
 
     def marks(self) -> Iterator[Mark]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
+from outrider.cli.kept_settings import refuse_masked
 from outrider.cli.leases import take_leases_of_the_dead
 from outrider.cli.machines import Demand, launcher_of, machines_now, open_machines, supply_spec
 from outrider.cli.options import on_cluster, opened, spread_of
@@ -21,10 +22,10 @@ from outrider.cli.supervision import supervise
 from outrider.core.account import Fate
 from outrider.core.clock import SystemClock, sleep
 from outrider.core.errors import BatchLate, StoreUnavailable
+from outrider.core.files import write_private_whole
 from outrider.core.ledger import GroupState
 from outrider.core.machine import MachineRecord
 from outrider.core.task import Task
-from outrider.evaluate.report import write_whole
 from outrider.pool import MachinePool, PoolStatistics
 from outrider.runner.supervisor import Scale, Supervisor
 from outrider.store import Store
@@ -196,7 +197,7 @@ class Job:
             "workers": settings.n_workers,
         }
         page = await asyncio.to_thread(page_of, timeline, title=self._folder.name, facts=facts)
-        await asyncio.to_thread(write_whole, path, page)
+        await asyncio.to_thread(write_private_whole, path, page)
 
     async def _outcome(self, store: Store, stopped_by: str | None, seconds: float, timeline: Path | None) -> Outcome:
         name, settings = self._folder.name, self._settings
@@ -211,7 +212,7 @@ class Job:
         return Outcome(
             run=name,
             folder=str(self._folder.path),
-            store=store.url,
+            store=store.url.shown,
             steps=n_done,
             complete=complete,
             stopped_by=stopped_by,
@@ -292,10 +293,17 @@ def settled(
     given = None if config is None and resume is not None else read_settings(config, changes, flags)
     if resume is None:
         assert given is not None
+        _refuse_masked(given)
         return given, None
     output_dir = str(flags.get("output_dir", "results" if given is None else given.output_dir))
     folder = folder_to_resume(resume, output_dir, given)
     begun = read_settings(folder.settings)
     settings = given or read_settings(folder.settings, changes, flags)
     check_same(begun, settings, folder.name)
+    _refuse_masked(settings)
     return settings, folder
+
+
+def _refuse_masked(settings: RolloutSettings) -> None:
+    for tag, custom in settings.custom_envs.items():
+        refuse_masked(custom.config, f"custom_envs.{tag}.config", flag="--set NAME=VALUE")

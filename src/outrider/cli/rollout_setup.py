@@ -24,16 +24,18 @@ from outrider.cli.machines import (
 from outrider.cli.rollout_config import RolloutSettings
 from outrider.core.errors import InvalidInput
 from outrider.core.memory import available_bytes
+from outrider.core.secret import bare
 from outrider.core.task import Task
 from outrider.env import needs_of
 from outrider.env.registry import GYMNASIUM, bundled_tasks, environments_of
 from outrider.evaluate.benchmark import read_benchmark
 from outrider.policy import Sampling
-from outrider.policy.spec import PolicySpec
+from outrider.policy.spec import PolicySpec, further_policy
 from outrider.runner import RunnerConfig, StageLimits
 from outrider.runner.kit import EnvironmentSpec, EpisodeSpec, check_episodes
 from outrider.runner.machines import SupplySpec
 from outrider.runner.worker import WorkerSpec
+from outrider.store import StoreUrl
 from outrider.train.config import CustomEnv, warnings_of
 from outrider.train.filters import Filters
 
@@ -100,7 +102,7 @@ async def _acts_on_machines(machines: MachineSettings, tag: str, spec: Environme
     if ":" not in spec.name or not machines.are_asked_for:
         return uses_machines(machines, spec.name)
     try:
-        environments = environments_of(spec.name, spec.config)
+        environments = environments_of(spec.name, bare(spec.config))
     except InvalidInput as exc:
         raise InvalidInput(f"tag {tag}: {exc}") from exc
     try:
@@ -117,11 +119,12 @@ def episode_spec(
     policy = PolicySpec(
         model=settings.model,
         base_urls=settings.base_urls,
+        api_key_env=settings.api_key_env,
         max_retries=settings.max_retries,
         max_concurrency=settings.n_slots,
     )
     policies = {
-        name: replace(policy, model=each.model, base_urls=each.base_urls or settings.base_urls)
+        name: further_policy(policy, each.model, each.base_urls, each.api_key_env)
         for name, each in settings.policies.items()
     }
     sampling = Sampling(
@@ -141,7 +144,7 @@ def episode_spec(
 
 
 def worker_spec(
-    settings: RolloutSettings, store_url: str, demand: Demand | None = None, supply: SupplySpec | None = None
+    settings: RolloutSettings, store_url: StoreUrl, demand: Demand | None = None, supply: SupplySpec | None = None
 ) -> WorkerSpec:
     limits = StageLimits(
         setup_seconds=settings.turn_seconds,
@@ -167,7 +170,7 @@ async def check(
     settings: RolloutSettings, demand: Demand | None = None, cluster: "Cluster | None" = None, *, is_new: bool = True
 ) -> dict[str, list[Task]]:
     """Raise `InvalidInput` if it could not work here, or on the cluster; the tasks of the tags that have some."""
-    if settings.n_workers > 1 and (settings.store or "").startswith("memory:"):
+    if settings.n_workers > 1 and settings.store is not None and settings.store.scheme == "memory":
         raise InvalidInput("a memory:// store lives in one process; give a sqlite:/// or postgresql:// store")
     Filters(settings.filters)
     check_places(demand, cluster)

@@ -1,9 +1,9 @@
 """What `outrider rollout` came to, for people to read when it has ended."""
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from outrider.cli.console import Console
 from outrider.cli.machine_view import machine_rows
 from outrider.cli.rollout_job import Outcome
 
@@ -23,8 +23,8 @@ def print_outcome(outcome: Outcome) -> None:
         table.add_row(name, value)
     console.print(table)
     if outcome.timeline is not None:
-        console.print(f"Slots over time: {outcome.timeline}", highlight=False, soft_wrap=True)
+        console.print(f"Slots over time: {outcome.timeline}", soft_wrap=True)
     if outcome.stopped_by is not None:
-        console.print(f"Stopped: {outcome.stopped_by}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"Stopped: {outcome.stopped_by}", soft_wrap=True)
     if outcome.resume is not None:
-        console.print(f"Not complete; go on by: {outcome.resume}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"Not complete; go on by: {outcome.resume}", soft_wrap=True)

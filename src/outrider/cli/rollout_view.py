@@ -6,16 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-import click
 import msgspec
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from outrider.cli.console import Console, echo, print_json
 from outrider.cli.ledgers import counts_text
 from outrider.cli.live import LiveBar
 from outrider.cli.machine_view import machine_counts, machines_table
-from outrider.cli.options import print_json
 from outrider.cli.rollout_trainer import Step
 from outrider.cli.run_view import Pace, Rates
 from outrider.core.account import Fate
@@ -71,7 +69,7 @@ class PlainRolloutView:
         self._told_at = 0.0
 
     def line(self, text: str) -> None:
-        click.echo(text)
+        echo(text)
 
     def step(self, step: Step) -> None:
         self.line(step_text(step))
@@ -91,7 +89,7 @@ class JsonRolloutView(PlainRolloutView):
     """For scripts: a JSON object for each step and validation on standard output, all else on standard error."""
 
     def line(self, text: str) -> None:
-        click.echo(text, err=True)
+        echo(text, err=True)
 
     def step(self, step: Step) -> None:
         print_json({"kind": "step", **msgspec.to_builtins(step)})

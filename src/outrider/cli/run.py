@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from outrider.cli.options import cpus_option, json_option, print_json, ray_option, run
+from outrider.cli.console import print_json
+from outrider.cli.options import cpus_option, json_option, ray_option, run
 from outrider.cli.run_config import read_config
 from outrider.cli.run_options import BORROWED, Option, SectionedCommand, flag, given_settings, mapping, setting
 
@@ -33,6 +34,14 @@ _SECTIONS: Mapping[str, tuple[Option, ...]] = {
             "model", str, "Model of the server, or builtin:solver, builtin:random, builtin:noisy?p=0.3, replay:FILE."
         ),
         setting("base_url", str, "OpenAI-compatible endpoint; several may be given. [OPENAI_BASE_URL]", multiple=True),
+        setting(
+            "api_key_env",
+            str,
+            "Variable that holds the key: one for all --base-url, or one for each; none: no key.  "
+            "[default: OPENAI_API_KEY, to OpenAI or the only --base-url]",
+            multiple=True,
+            metavar="NAME",
+        ),
         click.option(
             "--policy", "policies", multiple=True, metavar="NAME=MODEL", help="A further policy, for agents of a team."
         ),
@@ -71,7 +80,14 @@ _SECTIONS: Mapping[str, tuple[Option, ...]] = {
         *BORROWED,
         setting("action_space", click.Choice(["computer_13", "pyautogui"]), "How actions are written."),
         setting("observation_type", str, "screenshot, a11y_tree, screenshot_a11y_tree, terminal."),
-        setting("client_password", str, "Password of the user in the machine."),
+        setting(
+            "client_password",
+            str,
+            "Password of the user in the machine.  [default: that of OSWorld's images]",
+            envvar="OUTRIDER_CLIENT_PASSWORD",
+            show_envvar=True,
+            metavar="TEXT",
+        ),
     ),
 }
 

@@ -9,9 +9,12 @@ from msgspec import Struct
 
 from outrider.agent.chat import MAX_TURNS
 from outrider.agent.mcp import McpServer
+from outrider.cli.kept_settings import refuse_masked, with_hidden
 from outrider.cli.machine_settings import MachineSettings
 from outrider.core.errors import InvalidInput
+from outrider.core.secret import Secret
 from outrider.core.settings import read_yaml, settings_of
+from outrider.store import StoreUrl
 
 
 class PolicySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,6 +22,7 @@ class PolicySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     model: str
     base_url: tuple[str, ...] = ()
+    api_key_env: tuple[str, ...] = ()
 
 
 class RunConfig(MachineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,12 +49,13 @@ class RunConfig(MachineSettings, frozen=True, kw_only=True, forbid_unknown_field
     max_attempts: int = 3
     output_dir: str = "results"
     name: str | None = None
-    store: str | None = None
+    store: StoreUrl | None = None
 
     agent: str = "chat"
     team: Mapping[str, Any] = {}
     model: str = "gpt-4.1-2025-04-14"
     base_url: tuple[str, ...] = ()
+    api_key_env: tuple[str, ...] = ()
     policies: Mapping[str, PolicySettings] = {}
     max_turns: int = MAX_TURNS
     max_retries: int = 3
@@ -74,7 +79,7 @@ class RunConfig(MachineSettings, frozen=True, kw_only=True, forbid_unknown_field
 
     action_space: str = "computer_13"
     observation_type: str = "screenshot"
-    client_password: str = "password"  # noqa: S105 the default of the images in use
+    client_password: Secret = Secret("password")
 
     def __post_init__(self) -> None:
         MachineSettings.__post_init__(self)
@@ -124,7 +129,9 @@ def read_config(path: str | None, flags: Mapping[str, Any]) -> RunConfig:
     for name, given in flags.get("policies", {}).items():
         before = values.get("policies", {}).get(name)
         merged["policies"][name] = {**before, **given} if isinstance(before, dict) else given
-    return settings_of(RunConfig, merged, path or "the flags")
+    config = settings_of(RunConfig, with_hidden(merged, "env"), path or "the flags")
+    refuse_masked(config.env, "env", flag="--env NAME=VALUE")
+    return config
 
 
 def policy_setting(text: str) -> tuple[str, dict[str, str]]:

@@ -9,17 +9,21 @@ from typing import Any
 
 import msgspec
 
+from outrider.cli.kept_settings import settings_to_keep
 from outrider.cli.machine_settings import HOW_FAST
 from outrider.cli.run_config import RunConfig
 from outrider.core.errors import InvalidInput
+from outrider.core.files import PRIVATE_FOLDER, write_private
 from outrider.evaluate.plan import PLAN_FILE, Identity, load_identity
 from outrider.evaluate.results_file import RESULTS_FILE
+from outrider.store import StoreUrl
 
 CONFIG_FILE = "config.yaml"
 STORE_FILE = "store.db"
 
 MAY_CHANGE = frozenset({
-    "data", "num_rollouts", "workers", "output_dir", "name", "store", "base_url", "max_retries", "record", "limit",
+    "data", "num_rollouts", "workers", "output_dir", "name", "store", "base_url", "api_key_env",
+    "max_retries", "record", "limit",
     "budget_tokens", "budget_money", "budget_seconds", "prompt_price", "completion_price", "client_password",
     "ray", "cpus_per_worker", *HOW_FAST,
 })  # fmt: skip
@@ -44,19 +48,19 @@ class RunFolder:
     def plan(self) -> Path:
         return self.path / PLAN_FILE
 
-    def store_url(self, config: RunConfig) -> str:
-        return config.store or f"sqlite:///{self.path / STORE_FILE}"
+    def store_url(self, config: RunConfig) -> StoreUrl:
+        return config.store or StoreUrl(f"sqlite:///{self.path / STORE_FILE}")
 
     def write_config(self, config: RunConfig) -> None:
-        """The settings as `--config` takes them, for a run like this one; the machines' password stays out."""
-        values = {name: value for name, value in msgspec.to_builtins(config).items() if value is not None}
+        """The settings as `--config` takes them, for a run like this one; secrets stay out."""
+        values = {name: value for name, value in settings_to_keep(config).items() if value is not None}
         del values["client_password"]
-        (self.path / CONFIG_FILE).write_bytes(msgspec.yaml.encode(values))
+        write_private(self.path / CONFIG_FILE, msgspec.yaml.encode(values))
 
 
 def lasting_settings(config: RunConfig) -> dict[str, Any]:
     """The settings by which a run must be gone on with; of its further policies, the models."""
-    lasting = {name: value for name, value in msgspec.to_builtins(config).items() if name not in MAY_CHANGE}
+    lasting = {name: value for name, value in settings_to_keep(config).items() if name not in MAY_CHANGE}
     models = {name: policy.model for name, policy in config.policies.items()}
     del lasting["policies"]
     return {**lasting, "policies": models} if models else lasting
@@ -75,7 +79,7 @@ def fresh_path(output_dir: str, name: str | None, words: Sequence[str], now: dat
     for number in range(100):
         candidate = path if number == 0 else path.with_name(f"{chosen}-{number}")
         try:
-            candidate.mkdir(parents=True)
+            candidate.mkdir(mode=PRIVATE_FOLDER, parents=True)
         except FileExistsError:
             if name is not None:
                 raise InvalidInput(

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from outrider.cli.run_config import MAPPINGS, RunConfig, env_setting, policy_setting
+from outrider.core.secret import Secret
 
 Option = Callable[[Any], Any]
 """A decorator that adds an option to a command."""
@@ -16,7 +17,7 @@ _DEFAULTS = RunConfig()
 def setting(name: str, kind: Any, text: str, **attributes: Any) -> Option:
     """A flag for one setting. Its default stands in `RunConfig`, so that a configuration file can give it too."""
     default = getattr(_DEFAULTS, name)
-    shown = "" if default in (None, (), "", False) else f"  [default: {default}]"
+    shown = "" if default in (None, (), "", False) or isinstance(default, Secret) else f"  [default: {default}]"
     flag = f"--{name.replace('_', '-')}"
     return click.option(flag, name, type=kind, default=None, help=text + shown, **attributes)
 

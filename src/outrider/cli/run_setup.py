@@ -26,12 +26,13 @@ from outrider.env.registry import bundled_tasks
 from outrider.evaluate.benchmark import read_benchmark
 from outrider.evaluate.summary import Summary
 from outrider.policy import Sampling
-from outrider.policy.spec import Budget, PolicySpec
+from outrider.policy.spec import Budget, PolicySpec, further_policy
 from outrider.runner import RunnerConfig
 from outrider.runner.attempt import StageLimits
 from outrider.runner.kit import EnvironmentSpec, EpisodeSpec
 from outrider.runner.machines import SupplySpec
 from outrider.runner.worker import WorkerSpec
+from outrider.store import StoreUrl
 
 
 def check_mode(config: RunConfig) -> None:
@@ -91,6 +92,7 @@ def episode_spec(config: RunConfig, tag: str, budget: Budget, supply: SupplySpec
     policy = PolicySpec(
         model=config.model,
         base_urls=config.base_url,
+        api_key_env=config.api_key_env,
         max_retries=config.max_retries,
         max_concurrency=max(config.num_rollouts, 1),
         stream=config.stream,
@@ -98,7 +100,7 @@ def episode_spec(config: RunConfig, tag: str, budget: Budget, supply: SupplySpec
         record_to=config.record,
     )
     policies = {
-        name: structs.replace(policy, model=each.model, base_urls=each.base_url or config.base_url, budget=Budget())
+        name: structs.replace(further_policy(policy, each.model, each.base_url, each.api_key_env), budget=Budget())
         for name, each in config.policies.items()
     }
     sampling = Sampling(
@@ -132,7 +134,7 @@ def _environment_config(config: RunConfig) -> dict[str, Any]:
     return {**named, **config.env, **scorer}
 
 
-def worker_spec(config: RunConfig, store_url: str, episodes: EpisodeSpec, tag: str) -> WorkerSpec:
+def worker_spec(config: RunConfig, store_url: StoreUrl, episodes: EpisodeSpec, tag: str) -> WorkerSpec:
     """A worker of the run; the rollouts that run at once are spread over all workers."""
     limits = limits_on_machines(StageLimits(), episodes.supply)
     if episodes.supply is not None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
+from outrider.cli.console import Console
 from outrider.cli.machine_view import machine_rows
 from outrider.cli.run_job import Outcome
 from outrider.evaluate.page import PAGE_FILE
@@ -19,15 +19,15 @@ def print_outcome(outcome: Outcome) -> None:
     for name, value in (*_rows(outcome.summary), *machine_rows(outcome.machines)):
         table.add_row(name, value)
     console.print(table)
-    console.print(missing_text(outcome.summary.total), highlight=False)
+    console.print(missing_text(outcome.summary.total))
     folder = Path(outcome.folder)
     files = [folder / name for name in (PAGE_FILE, SUMMARY_MD) if (folder / name).exists()]
-    console.print(f"Look closer: {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
+    console.print(f"Look closer: {', '.join(map(str, files))}", soft_wrap=True)
     if not outcome.complete:
         if outcome.stopped_by is not None:
-            console.print(f"Stopped: {outcome.stopped_by}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"Stopped: {outcome.stopped_by}", soft_wrap=True)
         text = f"Not complete: the same command with --resume {outcome.run} goes on."
-        console.print(text, highlight=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
 
 
 def _rows(summary: Summary) -> Iterator[tuple[str, str]]:

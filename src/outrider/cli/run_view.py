@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from outrider.cli.console import Console, echo
+from outrider.cli.diagnosis import failure_text
 from outrider.cli.live import LiveBar
 from outrider.cli.machine_view import machine_counts, machines_table, short
 from outrider.core.machine import MachineRecord
@@ -109,7 +109,7 @@ class PlainRunView:
         self._said_at: float | None = None
 
     def line(self, text: str) -> None:
-        click.echo(text, err=self._to_stderr)
+        echo(text, err=self._to_stderr)
 
     def ended(self, line: ResultLine) -> None:
         if self._n_total <= FEW:
@@ -158,8 +158,8 @@ def ended_line(line: ResultLine) -> str:
     if line.status is RolloutStatus.SUCCEEDED:
         reward = "no score" if line.reward is None else f"reward {line.reward:g}"
         return f"✅ {name} {reward}"
-    failure = line.failure
-    why = "" if failure is None else f" ({failure.boundary}): {failure.message.partition(chr(10))[0]}"
+    run = line.rollout_id.removesuffix(f"/{name}")
+    why = "" if line.failure is None else f": {failure_text(line.failure, f'outrider view {run} {name}')}"
     return f"❌ {name} {line.status}{why}"
 
 

@@ -1,14 +1,15 @@
 """`outrider show`."""
 
 import click
-from rich.console import Console
 from rich.table import Table
 
-from outrider.cli.options import json_option, known, opened, print_json, run, store_option
+from outrider.cli.console import Console, print_json
+from outrider.cli.options import json_option, known, opened, run, store_option
 from outrider.core.attempt import Attempt
 from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import Rollout
+from outrider.store import StoreUrl
 
 DATA_CHARACTERS = 300
 
@@ -21,12 +22,12 @@ DATA_CHARACTERS = 300
     "--events", "n_events", type=click.IntRange(min=0), default=50, show_default=True, help="At most so many."
 )
 @json_option
-def command(*, rollout_id: str, store_url: str, attempt_id: str | None, n_events: int, as_json: bool) -> None:
+def command(*, rollout_id: str, store_url: StoreUrl, attempt_id: str | None, n_events: int, as_json: bool) -> None:
     """Show one rollout: attempts, workers, events, errors."""
     run(_show(rollout_id, store_url, attempt_id, n_events, as_json=as_json))
 
 
-async def _show(rollout_id: str, store_url: str, attempt_id: str | None, n_events: int, *, as_json: bool) -> None:
+async def _show(rollout_id: str, store_url: StoreUrl, attempt_id: str | None, n_events: int, *, as_json: bool) -> None:
     async with opened(store_url) as store:
         (rollout,) = await known(store, (rollout_id,))
         attempts = (await store.query_attempts(rollout_id)).items
@@ -44,20 +45,21 @@ def _print(rollout: Rollout, attempts: tuple[Attempt, ...], events: Page[Recorde
         value = getattr(rollout, name)
         if value is not None:
             facts.add_row(name, _short(value))
-    console.print(facts, highlight=False, markup=False)
+    console.print(facts)
     if attempts:
         console.print(_attempts_table(attempts))
     for event in events:
         when = event.at.strftime("%H:%M:%S.%f")[:-3]
-        console.print(
-            f"{event.index:4} {when} {event.kind:8} {event.name} {_short(dict(event.data) or '')}", markup=False
-        )
+        console.print(f"{event.index:4} {when} {event.kind:8} {event.name} {_short(dict(event.data) or '')}")
     if events.total > len(events):
         console.print(f"… {events.total - len(events)} more events; --events {events.total} shows all")
     for attempt in attempts:
-        if attempt.failure is not None and attempt.failure.traceback:
-            console.rule(f"attempt {attempt.sequence_id} failed in {attempt.failure.stage}", align="left")
-            console.print(attempt.failure.traceback.rstrip(), markup=False, highlight=False)
+        if (failure := attempt.failure) is not None:
+            where = f" in {failure.stage}" if failure.stage else ""
+            console.rule(f"attempt {attempt.sequence_id} failed{where}: {failure.boundary}", align="left")
+            console.print(failure.message, soft_wrap=True)
+            if failure.traceback:
+                console.print(failure.traceback.rstrip(), soft_wrap=True)
 
 
 def _attempts_table(attempts: tuple[Attempt, ...]) -> Table:
@@ -66,7 +68,7 @@ def _attempts_table(attempts: tuple[Attempt, ...]) -> Table:
     )
     for attempt in attempts:
         seconds = "" if attempt.ended_at is None else f"{(attempt.ended_at - attempt.started_at).total_seconds():.3f}"
-        failure = "" if attempt.failure is None else f"{attempt.failure.boundary}: {attempt.failure.message}"
+        failure = "" if attempt.failure is None else f"{attempt.failure.boundary}: {attempt.failure.kind}"
         reward = "" if attempt.reward is None else f"{attempt.reward:g}"
         row = (attempt.sequence_id, attempt.attempt_id, attempt.worker_id, attempt.status, seconds, reward, failure)
         table.add_row(*(str(cell) for cell in row))

@@ -5,14 +5,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from outrider.cli.console import Console, print_json, visible
 from outrider.cli.diagnosis import diagnose
-from outrider.cli.options import check_tag, json_option, mode_option, opened, print_json, run, store_option, tag_option
+from outrider.cli.options import check_tag, json_option, mode_option, opened, run, store_option, tag_option
 from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
-from outrider.store import Statistics, Store
+from outrider.store import Statistics, Store, StoreUrl
 
 if TYPE_CHECKING:
     from outrider.cli.ledgers import LedgerStatus
@@ -25,12 +26,12 @@ COLOURS = {RolloutStatus.SUCCEEDED: "green", RolloutStatus.FAILED: "red", Rollou
 @tag_option
 @mode_option
 @json_option
-def command(*, store_url: str, tag: str | None, mode: str | None, as_json: bool) -> None:
+def command(*, store_url: StoreUrl, tag: str | None, mode: str | None, as_json: bool) -> None:
     """Show rollouts by state, workers, what is stuck and why, and how far each trainer's ledger is."""
     run(_status(store_url, tag, mode, as_json=as_json))
 
 
-async def _status(store_url: str, tag: str | None, mode: str | None, *, as_json: bool) -> None:
+async def _status(store_url: StoreUrl, tag: str | None, mode: str | None, *, as_json: bool) -> None:
     now = datetime.now(UTC)
     async with opened(store_url) as store:
         await check_tag(store, tag)
@@ -69,7 +70,7 @@ async def _counts(store: Store, statistics: Statistics, tag: str | None, mode: s
 
 
 def _print(
-    store_url: str, counts: Counter[RolloutStatus], workers: tuple[Worker, ...], troubles: list[str], now: datetime
+    store_url: StoreUrl, counts: Counter[RolloutStatus], workers: tuple[Worker, ...], troubles: list[str], now: datetime
 ) -> None:
     console = Console()
     table = Table(title=f"Rollouts in {store_url}", title_justify="left")
@@ -81,11 +82,11 @@ def _print(
     if here:
         console.print(_workers_table(here, now))
     if len(here) < len(workers):
-        console.print(f"{len(workers) - len(here)} workers were here before.", highlight=False)
+        console.print(f"{len(workers) - len(here)} workers were here before.")
     for trouble in troubles:
-        console.print(f"[yellow]•[/yellow] {trouble}", highlight=False)
+        console.print(Text.assemble(("• ", "yellow"), visible(trouble)), soft_wrap=True)
     if not troubles:
-        console.print("Nothing is stuck.", highlight=False)
+        console.print("Nothing is stuck.")
 
 
 def _workers_table(workers: tuple[Worker, ...], now: datetime) -> Table:

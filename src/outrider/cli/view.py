@@ -5,11 +5,11 @@ from itertools import groupby
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.options import json_option, opened, print_json, run
+from outrider.cli.console import Console, echo, print_json, visible
+from outrider.cli.options import json_option, opened, run
 from outrider.core.attempt import Failure
 from outrider.core.errors import InvalidInput
 from outrider.core.rollout import Rollout
@@ -24,7 +24,7 @@ from outrider.evaluate.results import ResultLine, read_result
 from outrider.evaluate.runs import RunPlace, find_rollout, find_run, refuse_empty, run_rollouts
 from outrider.evaluate.timeline import statistics_of
 from outrider.orchestra.report import table
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
 
 TABLE_ROWS = 100
 MAX_TEXT = 4_000
@@ -32,9 +32,6 @@ ANSWER_CHARACTERS = 60
 
 ROLES = {"system": "dim", "user": "yellow", "assistant": "bold cyan", "tool": "green"}
 STATUSES = {RolloutStatus.SUCCEEDED: "green", RolloutStatus.FAILED: "red", RolloutStatus.CANCELLED: "yellow"}
-
-_STEERING = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_VISIBLE = {code: ascii(chr(code))[1:-1] for code in _STEERING if chr(code) not in "\n\t"}
 
 
 @click.command("view")
@@ -51,7 +48,7 @@ _VISIBLE = {code: ascii(chr(code))[1:-1] for code in _STEERING if chr(code) not 
 @click.option("--full", is_flag=True, help="Print long texts to their end.")
 @click.option("--status", type=click.Choice([status.value for status in RolloutStatus]), help="List only these.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help=f"List at most N; {TABLE_ROWS} unless --json.")
-@click.option("--store", "store_url", metavar="URL", help="Look for the run of that name in this store.")
+@click.option("--store", "store_url", metavar="URL", type=StoreUrl, help="Look for the run of that name in this store.")
 @json_option
 def command(
     *,
@@ -63,7 +60,7 @@ def command(
     full: bool,
     status: str | None,
     limit: int | None,
-    store_url: str | None,
+    store_url: StoreUrl | None,
     as_json: bool,
 ) -> None:
     """Show the rollouts of a run, or one of them as a conversation.
@@ -126,7 +123,7 @@ async def _write(place: RunPlace, rollout_id: str | None, file: Path) -> None:
             left_out = await write_page(file, store, title=place.name, run=place.run, only=only, facts=_facts(place))
         except OSError as exc:
             raise InvalidInput(f"cannot write {file}: {exc.strerror}") from exc
-    click.echo(f"{file} is ready to open. {left_out}".rstrip())
+    echo(f"{file} is ready to open. {left_out}".rstrip())
 
 
 async def _write_artifacts(place: RunPlace, rollout_id: str | None, status: RolloutStatus | None, folder: Path) -> None:
@@ -143,7 +140,7 @@ async def _write_artifacts(place: RunPlace, rollout_id: str | None, status: Roll
                     n_files += await write_files(own, store, rollout)
         except OSError as exc:
             raise InvalidInput(f"cannot write into {folder}: {exc.strerror}") from exc
-    click.echo(f"{n_files} files written into {folder}")
+    echo(f"{n_files} files written into {folder}")
 
 
 async def _chosen(store: Store, place: RunPlace, rollout_id: str) -> Rollout:
@@ -161,8 +158,8 @@ def _facts(place: RunPlace) -> dict[str, str]:
 
 def _console() -> Console:
     """A pipe has no width: lines there are as long as they are."""
-    console = Console(highlight=False, soft_wrap=True)
-    return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=100_000)
+    console = Console(soft_wrap=True)
+    return console if console.is_terminal else Console(soft_wrap=True, width=100_000)
 
 
 def _table(rows: Iterable[ResultLine], *, plain: bool) -> Table:
@@ -192,11 +189,6 @@ def _answer(line: ResultLine) -> str:
         return visible(" ".join(f"{line.failure.boundary}: {line.failure.message}".split()))
     text = "" if line.output is None else line.output if isinstance(line.output, str) else readable(line.output)
     return visible(" ".join(text.split()))
-
-
-def visible(text: str) -> str:
-    """The text with what would steer a terminal, or turn the reading direction, written out."""
-    return text.translate(_VISIBLE).encode(errors="backslashreplace").decode()
 
 
 class _Printer:

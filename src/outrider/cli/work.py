@@ -1,11 +1,11 @@
 """`outrider work`."""
 
-import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from outrider.cli.console import print_json
 from outrider.cli.machines import launcher_of
 from outrider.cli.options import (
     cpus_option,
@@ -13,7 +13,6 @@ from outrider.cli.options import (
     mode_option,
     on_cluster,
     opened,
-    print_json,
     ray_option,
     run,
     spread_of,
@@ -29,7 +28,7 @@ from outrider.runner import RunnerConfig
 from outrider.runner.kit import EpisodeSpec
 from outrider.runner.supervisor import Scale, Supervisor
 from outrider.runner.worker import WorkerSpec
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
 
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
@@ -46,7 +45,7 @@ _DEFAULTS = RunnerConfig()
 class Order:
     """What the command was asked to do."""
 
-    store_url: str
+    store_url: StoreUrl
     spec: WorkerSpec
     workers: int | None
     min_workers: int | None
@@ -122,7 +121,7 @@ class Order:
 @json_option
 def command(
     *,
-    store_url: str,
+    store_url: StoreUrl,
     workers: int | None,
     min_workers: int | None,
     max_workers: int | None,
@@ -157,9 +156,8 @@ def command(
     )
     if as_tasks and ray is not None:
         raise InvalidInput("--tasks keeps workers in this process, --ray has them on a cluster; give one of them")
-    if store_url.startswith("memory:") and not as_tasks:
+    if store_url.scheme == "memory" and not as_tasks:
         raise InvalidInput("a memory:// store lives in one process; give a sqlite:/// or postgresql:// store")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     summary = run(_work_somewhere(order))
     if as_json:
         print_json(summary)
@@ -185,7 +183,8 @@ async def _work(order: Order, cluster: "Cluster | None") -> dict[str, object]:
             launcher = launcher_of(
                 store, view.line, as_tasks=order.as_tasks, cluster=cluster, cpus_per_worker=order.cpus_per_worker
             )
-            supervisor = Supervisor(store, order.spec, scale=scale, launcher=launcher, on_line=view.line)
+            spec = replace(order.spec, store_url=store.url)
+            supervisor = Supervisor(store, spec, scale=scale, launcher=launcher, on_line=view.line)
             await supervise(supervisor, _follow(store, tally, view, forever=not order.until_done), view.line)
             for rollout in (await store.finished_after(tally.cursor, limit=1_000_000)).items:
                 tally.add(rollout)

@@ -4,11 +4,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, Self
 
-import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
+from outrider.cli.console import Console, echo
 from outrider.cli.tally import Tally, n_open
 from outrider.core.status import LIVE, QUEUED, RolloutStatus
 from outrider.store import Statistics
@@ -28,7 +37,7 @@ class PlainView:
     """Lines as they come."""
 
     def line(self, text: str) -> None:
-        click.echo(text)
+        echo(text)
 
     def update(self, tally: Tally, statistics: Statistics) -> None: ...
 
@@ -40,7 +49,7 @@ class SilentView(PlainView):
     """For scripts: lines go to standard error, so that standard output is JSON alone."""
 
     def line(self, text: str) -> None:
-        click.echo(text, err=True)
+        echo(text, err=True)
 
     def summary(self, summary: Mapping[str, object], statistics: Statistics) -> None: ...
 
@@ -51,16 +60,16 @@ class LiveView(PlainView):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress = Progress(
-            TextColumn("[bold]rollouts"),
+            TextColumn("rollouts", style="bold"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
+            _Counts(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
         )
-        self._task = self._progress.add_task("", total=None, text="")
+        self._task = self._progress.add_task("", total=None, text=Text())
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -70,7 +79,7 @@ class LiveView(PlainView):
         self._progress.stop()
 
     def line(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     def update(self, tally: Tally, statistics: Statistics) -> None:
         self._progress.update(
@@ -96,15 +105,24 @@ def open_view(*, as_json: bool) -> Iterator[View]:
         yield PlainView()
 
 
-def _progress_text(tally: Tally, statistics: Statistics) -> str:
+class _Counts(ProgressColumn):
+    """The numbers behind the bar."""
+
+    def render(self, task: Task) -> Text:
+        text: Text = task.fields["text"]
+        return text
+
+
+def _progress_text(tally: Tally, statistics: Statistics) -> Text:
     counts = statistics.rollouts
     running = sum(counts[status] for status in LIVE)
     queued = sum(counts[status] for status in QUEUED)
-    text = f"{running} running, {queued} queued, [red]{tally.ended[RolloutStatus.FAILED]} failed[/red]"
+    text = Text(f"{running} running, {queued} queued, ")
+    text.append(f"{tally.ended[RolloutStatus.FAILED]} failed", style="red")
     if tally.n_retries:
-        text += f", {tally.n_retries} retries"
+        text.append(f", {tally.n_retries} retries")
     if tally.mean_reward is not None:
-        text += f", mean reward [green]{tally.mean_reward:.3f}[/green]"
+        text.append(", mean reward ").append(f"{tally.mean_reward:.3f}", style="green")
     return text
 
 

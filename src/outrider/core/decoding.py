@@ -11,6 +11,8 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
+from outrider.core.secret import secret_of
+
 T = TypeVar("T")
 
 _N_KEPT = 1024
@@ -20,13 +22,13 @@ _preparing = threading.RLock()
 @lru_cache(maxsize=_N_KEPT)
 def msgpack_decoder(kind: Hashable = Any) -> "msgspec.msgpack.Decoder[Any]":
     with _preparing:
-        return msgspec.msgpack.Decoder(kind)
+        return msgspec.msgpack.Decoder(kind, dec_hook=secret_of)
 
 
 @lru_cache(maxsize=_N_KEPT)
 def json_decoder(kind: Hashable = Any) -> "msgspec.json.Decoder[Any]":
     with _preparing:
-        return msgspec.json.Decoder(kind)
+        return msgspec.json.Decoder(kind, dec_hook=secret_of)
 
 
 @overload
@@ -45,4 +47,4 @@ def convert(value: Any, kind: Any, *, strict: bool = True) -> Any: ...
 def convert(value: Any, kind: Any, *, strict: bool = True) -> Any:
     """A value of JSON-like parts as this type, or `msgspec.ValidationError`; not `strict`, also from text."""
     msgpack_decoder(kind)
-    return msgspec.convert(value, kind, strict=strict)
+    return msgspec.convert(value, kind, strict=strict, dec_hook=secret_of)

@@ -7,6 +7,7 @@ import msgspec
 
 from outrider.core.decoding import msgpack_decoder
 from outrider.core.errors import InvalidInput
+from outrider.core.secret import Secret, revealed, shown_of
 
 T = TypeVar("T")
 
@@ -16,6 +17,8 @@ SCHEMA = 1
 _decode_any = msgpack_decoder().decode
 _decode_record = msgpack_decoder(tuple[int, msgspec.Raw]).decode
 _encode = msgspec.msgpack.Encoder().encode
+_encode_shown = msgspec.msgpack.Encoder(enc_hook=shown_of).encode
+_encode_revealed = msgspec.msgpack.Encoder(enc_hook=revealed).encode
 
 
 def encode(value: Any) -> bytes:
@@ -49,8 +52,13 @@ def decode(data: bytes) -> Any:
 
 
 def to_record(value: object) -> bytes:
-    """A dataclass of ours as a self-describing record."""
-    return _encode((SCHEMA, value))
+    """A dataclass of ours as a self-describing record. Its secrets are masked."""
+    return _encode_shown((SCHEMA, value))
+
+
+def to_private_record(value: object) -> bytes:
+    """The same with its secrets, for a process that needs them: through a pipe or an authenticated connection only."""
+    return _encode_revealed((SCHEMA, value))
 
 
 def from_record(data: bytes, kind: type[T]) -> T:
@@ -62,9 +70,14 @@ def from_record(data: bytes, kind: type[T]) -> T:
 
 
 def to_json(value: object) -> str:
-    """Any value of ours as one line of JSON for scripts: datetimes as ISO 8601, bytes as base64."""
-    return msgspec.json.encode(value, enc_hook=_json_fallback).decode()
+    """Any value of ours as one line of JSON for scripts: datetimes as ISO 8601, bytes as base64, secrets masked."""
+    try:
+        return msgspec.json.encode(value, enc_hook=_json_fallback).decode()
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InvalidInput(f"{type(value).__name__} has no JSON form: {exc}") from exc
 
 
 def _json_fallback(value: object) -> object:
+    if isinstance(value, Secret):
+        return value.shown
     raise InvalidInput(f"{type(value).__name__} has no JSON form")

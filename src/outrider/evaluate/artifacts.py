@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from outrider.core.artifact import artifact_of
 from outrider.core.event import Event
+from outrider.core.files import PRIVATE_FOLDER, write_private
 from outrider.core.rollout import Rollout
 from outrider.core.turn import RESET
 from outrider.evaluate.results import recorded_step
@@ -44,8 +45,8 @@ async def write_files(folder: Path, store: Store, rollout: Rollout) -> int:
 def _write(folder: Path, files: Iterator[tuple[str, bytes]]) -> int:
     n_written = 0
     for name, data in files:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
+        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        write_private(folder / name, data)
         n_written += 1
     return n_written
 

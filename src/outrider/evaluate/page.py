@@ -18,13 +18,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from outrider.core.files import write_private_whole
 from outrider.core.rollout import Rollout
 from outrider.core.status import RolloutStatus
 from outrider.evaluate import assets
 from outrider.evaluate.conversation import Conversation, read_conversation
 from outrider.evaluate.markup import Omissions, conversation_html, readable
 from outrider.evaluate.plot import count_text, plot, seconds_text
-from outrider.evaluate.report import estimate_text, missing_text, write_whole
+from outrider.evaluate.report import estimate_text, missing_text
 from outrider.evaluate.results import ResultLine, read_result
 from outrider.evaluate.runs import run_rollouts
 from outrider.evaluate.summary import SUCCESS_AT, Scoreboard, Summary
@@ -76,7 +77,7 @@ async def write_page(
         if line.status.is_final:
             board.add(line)
     head = _head(title, facts or {}, board.summary(), omissions.sentence())
-    await asyncio.to_thread(write_whole, path, "".join(_document(title, head, rows)))
+    await asyncio.to_thread(write_private_whole, path, "".join(_document(title, head, rows)))
     return omissions.sentence()
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 from outrider.core import wire
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
+from outrider.core.files import write_private_whole
 from outrider.core.rollout import SAMPLE_KEY, TASK_KEY, RolloutConfig, RolloutRequest
 from outrider.core.seeds import derived_seed
 from outrider.core.status import Mode
@@ -122,9 +123,7 @@ async def enqueue(store: Store, plan: Plan) -> int:
 
 def save_identity(path: Path, identity: Identity) -> None:
     """Write it so that a reader finds the whole of it or nothing."""
-    new = path.with_name(path.name + ".new")
-    new.write_bytes(msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n")
-    new.replace(path)
+    write_private_whole(path, msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n")
 
 
 def load_identity(path: Path) -> Identity:

@@ -10,6 +10,7 @@ import msgspec
 from outrider.core import wire
 from outrider.core.decoding import from_json
 from outrider.core.errors import Boundary
+from outrider.core.files import write_private_whole
 from outrider.evaluate.estimate import Estimate
 from outrider.evaluate.plot import count_text, plot, seconds_text
 from outrider.evaluate.summary import GroupSummary, Quantiles, Scored, Summary
@@ -24,16 +25,9 @@ def write_report(folder: Path, summary: Summary, *, run: str, facts: Mapping[str
     facts = facts or {}
     values = from_json(wire.to_json({"run": run, "facts": facts}))
     values |= from_json(wire.to_json(summary))
-    write_whole(folder / SUMMARY_JSON, msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n")
-    write_whole(folder / PLOT, plot(summary))
-    write_whole(folder / SUMMARY_MD, markdown(summary, run=run, facts=facts))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader finds the old one or the new one, never a part."""
-    new = path.with_name(path.name + ".new")
-    new.write_text(text, encoding="utf-8", errors="replace")
-    new.replace(path)
+    write_private_whole(folder / SUMMARY_JSON, msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n")
+    write_private_whole(folder / PLOT, plot(summary))
+    write_private_whole(folder / SUMMARY_MD, markdown(summary, run=run, facts=facts))
 
 
 def markdown(summary: Summary, *, run: str, facts: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from outrider.core import wire
 from outrider.core.decoding import from_json, json_decoder
 from outrider.core.errors import InvalidInput, OutriderError
+from outrider.core.files import private
 from outrider.evaluate.plan import RUN_KEY
 from outrider.evaluate.results import ResultLine, read_result
 from outrider.store import Store
@@ -128,7 +129,7 @@ async def next_results(
 
 def _locked(path: Path) -> int:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        descriptor = private(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     except OSError as exc:
         raise InvalidInput(f"cannot open {path}: {exc.strerror}") from exc
     try:

@@ -11,7 +11,7 @@ from outrider.core.rollout import Rollout
 from outrider.core.status import RolloutStatus
 from outrider.evaluate.plan import RUN_KEY
 from outrider.evaluate.results import task_id_of
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
 
 STORE_FILE = "store.db"
 RESULTS_FOLDER = "results"
@@ -23,12 +23,12 @@ class RunPlace(Struct, frozen=True, kw_only=True):
     """Where a run lies. `run` tells it from others in the same store; None: all the store holds."""
 
     name: str
-    store_url: str
+    store_url: StoreUrl
     run: str | None = None
     folder: Path | None = None
 
 
-def find_run(name: str, *, store_url: str | None = None) -> RunPlace:
+def find_run(name: str, *, store_url: StoreUrl | None = None) -> RunPlace:
     """The run in a folder (as given, or in `results`), or in a store's file or URL.
 
     With `store_url`, the run of that name in that store, which may hold others.
@@ -36,7 +36,8 @@ def find_run(name: str, *, store_url: str | None = None) -> RunPlace:
     if store_url is not None:
         return RunPlace(name=name, store_url=store_url, run=name)
     if "://" in name:
-        return RunPlace(name=name, store_url=name)
+        url = StoreUrl(name)
+        return RunPlace(name=url.shown, store_url=url)
     for folder in (Path(name), Path(RESULTS_FOLDER) / name):
         if (file := folder / STORE_FILE).is_file():
             return RunPlace(name=folder.resolve().name, store_url=_url(file), folder=folder)
@@ -103,8 +104,8 @@ def nearest(wanted: str, names: Iterable[str]) -> list[str]:
     return [by_short[name] for name in found]
 
 
-def _url(file: Path) -> str:
-    return f"sqlite:///{file}"
+def _url(file: Path) -> StoreUrl:
+    return StoreUrl(f"sqlite:///{file}")
 
 
 def _places(name: str) -> list[Path]:

@@ -15,6 +15,7 @@ from outrider.agent.lending import Reopening
 from outrider.agent.mcp import McpServer, open_mcp_tools
 from outrider.core.clock import SystemClock
 from outrider.core.errors import InvalidInput
+from outrider.core.secret import bare
 from outrider.core.task import Task
 from outrider.env import Environments
 from outrider.env.registry import environments_of
@@ -114,7 +115,7 @@ async def open_episodes(
 
 def _environments(kind: EnvironmentSpec) -> Environments:
     return templated(
-        environments_of(kind.name, kind.config),
+        environments_of(kind.name, bare(kind.config)),
         system_template=kind.system_template,
         turn_template=kind.turn_template,
     )

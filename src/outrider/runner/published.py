@@ -12,8 +12,6 @@ import logging
 from dataclasses import dataclass, field
 from functools import partial
 
-from msgspec.structs import replace
-
 from outrider.agent.lending import Loan, Reopening
 from outrider.core.errors import InvalidInput, OutriderError, PolicyError
 from outrider.core.published import PublishedPolicy, Served
@@ -108,7 +106,9 @@ class PublishedPolicies:
 
 def _spec_of(own: PolicySpec, served: Served) -> PolicySpec | None:
     """The policy to open where one is served; None: it is the worker's own."""
-    spec = replace(own, model=served.model or own.model, base_urls=served.base_urls or own.base_urls)
+    from outrider.policy.openai.address import moved  # noqa: PLC0415 what only a trainer that publishes needs
+
+    spec = moved(own, model=served.model or own.model, urls=served.base_urls or own.base_urls)
     return None if spec == own else spec
 
 

@@ -22,10 +22,13 @@ from outrider.core.rollout import AttemptedRollout
 from outrider.runner.kit import EpisodeSpec, open_episodes
 from outrider.runner.meter import Meter, Reading
 from outrider.runner.runner import Runner, RunnerConfig, worker_id_of
-from outrider.store import Store, open_store
+from outrider.store import Store, StoreUrl, open_store
 
 STDIN, STDOUT, STDERR = range(3)
 INPUT_CHARACTERS = 200
+LINE_BYTES = 1 << 16
+"""A worker that prints more without ending the line is quoted so far, as if it had."""
+
 LAST_WORDS_SECONDS = 1.0
 """How long to listen to a worker that has ended, in case something it started still holds its output open."""
 
@@ -49,7 +52,7 @@ LineHandler = Callable[[str], None]
 class WorkerSpec:
     """All that a worker needs to know, in a form that crosses process borders."""
 
-    store_url: str
+    store_url: StoreUrl
     episodes: EpisodeSpec
     index: int = 0
     config: RunnerConfig = field(default_factory=RunnerConfig)
@@ -140,15 +143,25 @@ class _Ears(asyncio.SubprocessProtocol):
         self._on_line = on_line
         self.reading = Reading()
         self.reason = ""
-        self._unfinished = {STDOUT: b"", STDERR: b""}
+        self._unfinished = {STDOUT: bytearray(), STDERR: bytearray()}
         self.last_words: deque[str] = deque(maxlen=10)
         self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        *lines, self._unfinished[fd] = (self._unfinished[fd] + data).split(b"\n")
-        for line in lines:
-            self._hear(fd, line.decode(errors="replace"))
+        line = self._unfinished[fd]
+        begun, *others = data.split(b"\n")
+        line += begun
+        for other in others:
+            self._end_line(fd)
+            line += other
+        if len(line) > LINE_BYTES:
+            self._end_line(fd)
+
+    def _end_line(self, fd: int) -> None:
+        text = self._unfinished[fd].decode(errors="replace")
+        self._unfinished[fd].clear()
+        self._hear(fd, text)
 
     def _hear(self, fd: int, text: str) -> None:
         if text.startswith(REASON):
@@ -187,7 +200,7 @@ class ProcessWorker:
         transport, ears = await asyncio.get_running_loop().subprocess_exec(
             lambda: _Ears(on_line), *command, start_new_session=True
         )
-        record = wire.to_record(spec)
+        record = wire.to_private_record(spec)
         orders = cast("asyncio.WriteTransport", transport.get_pipe_transport(STDIN))
         orders.write(len(record).to_bytes(4) + record)
         return cls(transport, ears, spec.index)

@@ -2,5 +2,6 @@
 
 from outrider.store.opening import open_store
 from outrider.store.protocol import Finished, Resources, Statistics, Store
+from outrider.store.url import StoreUrl
 
-__all__ = ["Finished", "Resources", "Statistics", "Store", "open_store"]
+__all__ = ["Finished", "Resources", "Statistics", "Store", "StoreUrl", "open_store"]

@@ -41,6 +41,7 @@ from outrider.store.steps import (
     new_rollout,
     worker_name,
 )
+from outrider.store.url import StoreUrl
 
 R = TypeVar("R")
 
@@ -55,13 +56,13 @@ FEED_PAGE = 1000
 class LeasedStore(LedgerMethods, MachineMethods):
     """A store; see `outrider.store.protocol` for what its public methods promise."""
 
-    def __init__(self, url: str, clock: Clock, bell: Bell) -> None:
+    def __init__(self, url: StoreUrl, clock: Clock, bell: Bell) -> None:
         super().__init__(clock, bell)
         self._url = url
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
-    def url(self) -> str:
+    def url(self) -> StoreUrl:
         return self._url
 
     async def open(self) -> Self:

@@ -10,6 +10,7 @@ from outrider.core.clock import Clock, SystemClock
 from outrider.core.errors import InvalidInput
 from outrider.store.leased import LeasedStore
 from outrider.store.protocol import Store
+from outrider.store.url import StoreUrl
 
 HISTORY_VARIABLE = "OUTRIDER_HISTORY"
 """Names the folder in which every call on a store is recorded; see `outrider.store.history`."""
@@ -41,20 +42,21 @@ class OpenStore:
         return recorded(store, FileRecorder(Path(folder)))
 
 
-def open_store(url: str, *, clock: Clock | None = None, create: bool = True) -> OpenStore:
+def open_store(url: str | StoreUrl, *, clock: Clock | None = None, create: bool = True) -> OpenStore:
     """Open the store at `url`: `memory://`, `sqlite:///runs.db`, `postgresql://…`.
 
     With `create=False` a SQLite file that does not exist is an error instead of a new store.
     """
-    return OpenStore(_engine(url, clock or SystemClock(), create=create))
+    given = url if isinstance(url, StoreUrl) else StoreUrl(url)
+    return OpenStore(_engine(given, clock or SystemClock(), create=create))
 
 
-def _engine(url: str, clock: Clock, *, create: bool) -> LeasedStore:
+def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:
     # Engines are imported where they are chosen: PostgreSQL's client is an extra, and start-up stays fast.
     try:
-        parts = urlsplit(url)
-    except ValueError as exc:
-        raise InvalidInput(f"{url!r} is no store URL: {exc}; give one of {SCHEMES}") from exc
+        parts = urlsplit(url.reveal())
+    except ValueError:  # its message may quote the password
+        raise InvalidInput(f"{url.shown!r} is no store URL; give one of {SCHEMES}") from None
     if parts.scheme == "memory":
         from outrider.store.memory.store import MemoryStore
 
@@ -62,13 +64,13 @@ def _engine(url: str, clock: Clock, *, create: bool) -> LeasedStore:
     if parts.scheme == "sqlite":
         from outrider.store.sqlite.store import SqliteStore
 
-        path, synchronous = _sqlite_place(url)
+        path, synchronous = _sqlite_place(url.shown)
         return SqliteStore(url, path, clock=clock, synchronous=synchronous, create=create)
     if parts.scheme in ("postgresql", "postgres"):
         from outrider.store.postgres.store import PostgresStore
 
         return PostgresStore(url, clock)
-    raise InvalidInput(f"{url!r} is no store URL; give one of {SCHEMES}")
+    raise InvalidInput(f"{url.shown!r} is no store URL; give one of {SCHEMES}")
 
 
 def _sqlite_place(url: str) -> tuple[Path, str]:

@@ -26,6 +26,7 @@ from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, RolloutRequest
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
+from outrider.store.url import StoreUrl
 
 SortKey = Literal["enqueued_at", "ended_at"]
 
@@ -59,8 +60,8 @@ class Store(Protocol):
     """The methods every engine has. All ids are strings; `worker_id` may also be given as a number."""
 
     @property
-    def url(self) -> str:
-        """What `open_store` takes to open this store again, in this process or another."""
+    def url(self) -> StoreUrl:
+        """What `open_store` takes to open this store again. Another process needs what its `reveal()` returns."""
 
     async def enqueue_rollout(
         self,

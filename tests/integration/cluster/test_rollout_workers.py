@@ -107,7 +107,7 @@ async def test_the_trainer_may_be_an_actor_beside_the_workers(cluster: Cluster, 
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         tasks.create_task(supervisor.run())
-        assert await group.train(store.url, 3) == [[4, 4, 4]]
+        assert await group.train(store.url.reveal(), 3) == [[4, 4, 4]]
         supervisor.drain()
 
 

@@ -20,6 +20,7 @@ from outrider.cli.rollout_setup import (
 )
 from outrider.core.errors import InvalidInput
 from outrider.env.registry import environments_of
+from outrider.store import StoreUrl
 from outrider.train.config import CustomEnv, EnvManagerConfig
 
 OWN = """
@@ -110,7 +111,7 @@ async def test_the_tasks_of_all_tags_are_found_when_everything_can_work():
         (("FrozenLake",), {"filters": ("nowhere:drop",)}, "there is no module 'nowhere'"),
         (("FrozenLake",), {"model": "builtin:nobody"}, "there is no builtin policy 'nobody'"),
         (("FrozenLake",), {"agent": "nobody"}, "nobody"),
-        (("FrozenLake",), {"store": "memory://", "workers": 2}, "lives in one process"),
+        (("FrozenLake",), {"store": StoreUrl("memory://"), "workers": 2}, "lives in one process"),
     ],
 )
 async def test_what_could_not_work_is_refused_before_anything_starts(

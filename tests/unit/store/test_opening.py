@@ -43,7 +43,7 @@ async def test_each_scheme_opens_its_engine(tmp_path: Path):
         assert isinstance(store, MemoryStore)
     async with open_store(f"sqlite:///{tmp_path}/runs.db?synchronous=full") as store:
         assert isinstance(store, SqliteStore)
-        assert store.url.endswith("?synchronous=full")
+        assert store.url.shown.endswith("?synchronous=full")
 
 
 async def test_a_relative_path_lies_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

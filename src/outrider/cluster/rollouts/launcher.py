@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -139,7 +139,7 @@ class ClusterWorker:
         berth.is_up = True
         self.worker_id = name
         self._group = group
-        (ended,) = await group.work(wire.to_record(spec)).async_wait(return_exceptions=True)
+        (ended,) = await group.work(wire.to_private_record(spec)).async_wait(return_exceptions=True)
         return cast("bytes | Exception", ended)
 
 
@@ -272,10 +272,25 @@ def forwarded(variables: Mapping[str, str], episodes: EpisodeSpec | None = None)
     named: set[str] = set()
     if episodes is not None:
         policies = [*([episodes.policy] if episodes.policy else []), *episodes.policies.values()]
-        named = {policy.api_key_variable for policy in policies}
+        named = {name for policy in policies for name in policy.api_key_env}
+        named.update(_key_variables([kind.config for kind in episodes.environments.values()]))
         for server in episodes.mcp:
             named |= {*server.variables, server.bearer_variable}
     return {name: value for name, value in variables.items() if name in named or name.startswith(FORWARDED)}
+
+
+def _key_variables(settings: object) -> Iterator[str]:
+    """Those that settings name as `api_key_env`, however deep: a judge's, a server's of vectors."""
+    inner: Iterable[tuple[object, object]] = ()
+    if isinstance(settings, Mapping):
+        inner = settings.items()
+    elif isinstance(settings, (list, tuple)):
+        inner = enumerate(settings)
+    for name, value in inner:
+        if name == "api_key_env":
+            yield from map(str, value if isinstance(value, (list, tuple)) else [value])
+        else:
+            yield from _key_variables(value)
 
 
 def _note(closing: "asyncio.Future[None]") -> None:

@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from outrider.core.errors import InvalidInput
+from outrider.store import StoreUrl
 
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
 
 
 @contextmanager
-def open_cluster(address: str, store_url: str, *, say: Callable[[str], None] = lambda _: None) -> Iterator["Cluster"]:
+def open_cluster(
+    address: str, store_url: StoreUrl, *, say: Callable[[str], None] = lambda _: None
+) -> Iterator["Cluster"]:
     """The Ray cluster at `address`. Empty: that of RAY_ADDRESS, or one of our own, ended here.
 
     `InvalidInput` if there is none, or if its nodes could not all reach the store. Blocks: nothing else is under way
@@ -29,14 +32,14 @@ def open_cluster(address: str, store_url: str, *, say: Callable[[str], None] = l
         yield cluster
 
 
-def _refuse_memory(store_url: str) -> None:
-    if store_url.startswith("memory:"):
+def _refuse_memory(store_url: StoreUrl) -> None:
+    if store_url.scheme == "memory":
         raise InvalidInput("a memory:// store lives in one process; with --ray give --store postgresql://…")
 
 
-def check_reach(store_url: str, ips: list[str]) -> None:
+def check_reach(store_url: StoreUrl, ips: list[str]) -> None:
     """Raise `InvalidInput` unless workers on nodes with these addresses can open the store."""
-    if not store_url.startswith("sqlite:") or is_one_here(ips):
+    if store_url.scheme != "sqlite" or is_one_here(ips):
         return
     where = f"has {len(ips)} nodes" if len(ips) > 1 else f"is on another machine, {ips[0]}"
     raise InvalidInput(

@@ -37,6 +37,7 @@ from outrider.pool import PoolStatistics
 from outrider.pool.spec import LISTED, MachineSpec
 from outrider.runner.machines import SupplySpec, own_pool
 from outrider.runner.worker import LineHandler, WorkerSpec
+from outrider.store import StoreUrl
 
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
@@ -78,7 +79,7 @@ def _part_of(machines: MachineSpec, index: int, n_shares: int) -> MachineSpec:
 
 @asynccontextmanager
 async def open_shares(
-    cluster: "Cluster", supply: SupplySpec, store_url: str, *, n_shares: int, on_line: LineHandler
+    cluster: "Cluster", supply: SupplySpec, store_url: StoreUrl, *, n_shares: int, on_line: LineHandler
 ) -> AsyncIterator["Shares"]:
     """The machines on the nodes of the cluster, once each share has its first.
 
@@ -96,7 +97,7 @@ class Shares:
     """All shares of one run. Give `choose` and `berths` to the launcher of its workers."""
 
     def __init__(
-        self, cluster: "Cluster", supplies: Sequence[SupplySpec], store_url: str, on_line: LineHandler
+        self, cluster: "Cluster", supplies: Sequence[SupplySpec], store_url: StoreUrl, on_line: LineHandler
     ) -> None:
         self.berths = Berths(SystemClock())
         self.cluster = cluster
@@ -298,7 +299,7 @@ class Share:
         place, env = OnNode(node.name, 0.0), forwarded(os.environ)
         launch = partial(group.launch, self._shares.cluster, place, name, wait=False, env_vars=env)
         await uninterrupted(asyncio.to_thread(launch))
-        serving = group.serve(wire.to_record(self.supply), self._shares.store_url)
+        serving = group.serve(wire.to_private_record(self.supply), self._shares.store_url.reveal())
         self._group = group
         (ended,) = await serving.async_wait(return_exceptions=True)
         return cast("bytes | Exception", ended)

@@ -16,6 +16,7 @@ from outrider.core.artifact import Artifact
 from outrider.core.chat import Message, ToolCall, ToolSpec, system, tool_result, user
 from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import EnvError, MachineRefusal, ToolRefusal
+from outrider.core.secret import Secret
 from outrider.core.task import Task
 from outrider.env.osworld import computer_13, pyautogui
 from outrider.env.osworld.action import Action, Special
@@ -25,7 +26,7 @@ from outrider.env.osworld.files import LocalFiles
 from outrider.env.osworld.observation import ObservationType, Observer, Sight
 from outrider.env.osworld.setup import Setup
 from outrider.env.osworld.task import osworld_task
-from outrider.env.osworld.workspace import Workspace
+from outrider.env.osworld.workspace import CLIENT_PASSWORD, Workspace
 from outrider.env.protocol import Environment, Observation, Score, Step
 from outrider.pool.computer import Computer
 from outrider.pool.source import Machine
@@ -71,7 +72,7 @@ class OsworldConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     execute_seconds: Annotated[float, Meta(gt=0, le=600)] = 120.0
     max_text_chars: Annotated[int, Meta(ge=100)] = 30_000
     files: str | None = None
-    client_password: str = "password"  # noqa: S105 the one of OSWorld's own images
+    client_password: Secret = CLIENT_PASSWORD
     recording: bool = True
     max_recording_bytes: Annotated[int, Meta(ge=0)] = 8 << 20
 

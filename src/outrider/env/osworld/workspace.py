@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from outrider.core.clock import Clock
 from outrider.core.errors import EnvError
+from outrider.core.secret import Secret
 from outrider.env.osworld.files import LocalFiles
 from outrider.env.osworld.settling import patiently
 from outrider.pool.computer import Computer, Executed
@@ -14,6 +15,8 @@ Command = str | list[str]
 
 SHORT_SECONDS = 20.0
 MAX_FILE_BYTES = 64 * 1024 * 1024
+CLIENT_PASSWORD = Secret("password")
+"""The one of OSWorld's own images."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,7 +26,7 @@ class Workspace:
     computer: Computer
     clock: Clock
     files: LocalFiles
-    client_password: str = "password"  # noqa: S105 the one of OSWorld's own images
+    client_password: Secret = CLIENT_PASSWORD
     execute_seconds: float = 120.0
     cache: dict[str, bytes] = field(default_factory=dict)
     _home: str | None = None
@@ -80,7 +83,7 @@ class Workspace:
     def _filled(self, text: str) -> str:
         width, height = self.computer.screen_size
         places = {
-            "{CLIENT_PASSWORD}": self.client_password,
+            "{CLIENT_PASSWORD}": self.client_password.reveal(),
             "{SCREEN_WIDTH_HALF}": str(width // 2),
             "{SCREEN_HEIGHT_HALF}": str(height // 2),
             "{SCREEN_WIDTH}": str(width),

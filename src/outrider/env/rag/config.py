@@ -9,14 +9,14 @@ from outrider.env.scoring import ScorerConfig
 
 
 class EmbeddingsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An OpenAI-compatible server of vectors. The key is read from the environment where it is needed, never saved.
+    """An OpenAI-compatible server of vectors. Its key is read from the variable `api_key_env` names, never saved.
 
     `max_retries` counts the tries after the first; `deadline_seconds` bounds a request with all of them.
     """
 
     base_url: str
     model: str
-    api_key_variable: str = "OPENAI_API_KEY"
+    api_key_env: str | None = None
     batch_size: Annotated[int, Meta(ge=1)] = 64
     max_retries: Annotated[int, Meta(ge=0)] = 3
     deadline_seconds: Annotated[float, Meta(gt=0)] = 60.0

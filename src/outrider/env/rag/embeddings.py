@@ -14,7 +14,7 @@ from outrider.core.decoding import from_json
 from outrider.core.errors import EnvError, PolicyError
 from outrider.env.rag.config import EmbeddingsConfig
 from outrider.env.rag.index import libraries
-from outrider.policy.openai.address import base_urls, key_of
+from outrider.policy.openai.address import base_urls, key_variables, keys_of
 from outrider.policy.openai.backoff import pause
 from outrider.policy.openai.failure import Setback, error_of, refusal_of
 from outrider.policy.openai.transport import HttpTransport
@@ -42,11 +42,13 @@ class Embedder:
     def __init__(self, config: EmbeddingsConfig, threads: ThreadPoolExecutor) -> None:
         self._config = config
         self._threads = threads
-        spec = PolicySpec(model=config.model, base_urls=(config.base_url,), api_key_variable=config.api_key_variable)
+        named = () if config.api_key_env is None else (config.api_key_env,)
+        spec = PolicySpec(model=config.model, base_urls=(config.base_url,), api_key_env=named, takes_default_key=False)
         self._url = base_urls(spec)[0] / "embeddings"
         self._clock = SystemClock()
         self._rng = random.Random()
-        self._transport = HttpTransport(key_of(spec), self._clock)
+        self._transport = HttpTransport(keys_of(spec), self._clock)
+        self._key_variable = next(iter(key_variables(spec).values()), None)
 
     async def embed(self, texts: Sequence[str]) -> Any:
         """One row of unit length for each text, as a numpy array. Raises `EnvError`."""
@@ -87,7 +89,7 @@ class Embedder:
             refusal_of(exchange.status, exchange.body),
             exchange.headers,
             model=self._config.model,
-            key_variable=self._config.api_key_variable,
+            key_variable=self._key_variable,
             url=str(self._url),
             now=self._clock.time(),
         )

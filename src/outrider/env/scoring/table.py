@@ -5,6 +5,8 @@ from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
 
+from msgspec.structs import replace
+
 from outrider.core.errors import InvalidInput
 from outrider.env.scoring.config import ScorerConfig
 from outrider.env.scoring.judge import JudgeScorer
@@ -33,7 +35,8 @@ def _judge(config: ScorerConfig) -> Scorer:
     async def open_judge() -> ChatPolicy:
         from outrider.policy.opening import open_policy  # noqa: PLC0415 most runs have no judge
 
-        return await open_policy(spec)
+        # A server of its own is not the one that OPENAI_API_KEY is for by itself.
+        return await open_policy(replace(spec, takes_default_key=not spec.base_urls))
 
     return JudgeScorer(config, open_judge)
 

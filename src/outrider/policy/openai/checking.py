@@ -107,7 +107,7 @@ def _error(exchange: Exchange, endpoint: Endpoint, spec: PolicySpec, clock: Cloc
         refusal_of(exchange.status, exchange.body),
         exchange.headers,
         model=spec.model,
-        key_variable=spec.api_key_variable,
+        key_variable=endpoint.key_variable,
         url=str(endpoint.base_url),
         now=clock.time(),
     )

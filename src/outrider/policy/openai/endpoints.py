@@ -26,8 +26,10 @@ LONGEST_REST_SECONDS = 120.0
 class Endpoint:
     """One server: its address, how to speak to it, its permits, and how well it has done lately."""
 
-    def __init__(self, base_url: URL, max_concurrency: int, clock: Clock) -> None:
+    def __init__(self, base_url: URL, max_concurrency: int, clock: Clock, *, key_variable: str | None = None) -> None:
         self.base_url = base_url
+        self.key_variable = key_variable
+        """Where its key is read from; None: it gets none."""
         self.chat_url = self.url("chat/completions")
         self.dialect = Dialect()
         self.models: tuple[str, ...] | None = None

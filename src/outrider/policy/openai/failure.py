@@ -10,6 +10,9 @@ from outrider.core.errors import ContextOverflow, PolicyError, PolicyUnusable
 from outrider.policy.openai.backoff import asked_pause
 from outrider.policy.openai.reply import glimpse
 
+MESSAGE_CHARACTERS = 2_000
+"""How much of what a server says is kept."""
+
 RETRYABLE = frozenset({408, 409, 425, 429})
 OVERLOADED = frozenset({429, 503, 529})
 NO_MONEY = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
@@ -92,16 +95,20 @@ def refusal_of(status: int, body: bytes) -> Refusal:
     if isinstance(content, dict):
         error = content.get("error") or content.get("detail") or content
     if isinstance(error, str):
-        return Refusal(status=_status(status, None), message=error[:500])
+        return Refusal(status=_status(status, None), message=_cut(error))
     if not isinstance(error, dict):
         return Refusal(status=_status(status, None), message=glimpse(body))
     message = error.get("message")
     codes = frozenset(str(error[name]) for name in ("code", "type") if isinstance(error.get(name), str))
     return Refusal(
         status=_status(status, error.get("code")),
-        message=message[:500] if isinstance(message, str) else glimpse(body),
+        message=_cut(message) if isinstance(message, str) else glimpse(body),
         codes=codes,
     )
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= MESSAGE_CHARACTERS else f"{message[:MESSAGE_CHARACTERS]}…"
 
 
 def _status(status: int, code: object) -> int:
@@ -112,7 +119,7 @@ def _status(status: int, code: object) -> int:
 
 
 def error_of(
-    refusal: Refusal, headers: Mapping[str, str], *, model: str, key_variable: str, url: str, now: float
+    refusal: Refusal, headers: Mapping[str, str], *, model: str, key_variable: str | None, url: str, now: float
 ) -> PolicyError:
     """The error to raise; a `Setback` if the call may be tried again."""
     said = f"{url} answered {refusal.status}: {refusal.message}"
@@ -138,13 +145,17 @@ def _is_fatal(refusal: Refusal) -> bool:
     return bool(refusal.codes & NO_MONEY) or refusal.names_no_model
 
 
-def _unusable(refusal: Refusal, said: str, *, model: str, key_variable: str, url: str) -> PolicyUnusable:
+def _unusable(refusal: Refusal, said: str, *, model: str, key_variable: str | None, url: str) -> PolicyUnusable:
     if refusal.names_no_model:
         return UnknownModel(f"{url} has no model {model!r} ({refusal.message})", stage="policy.complete")
     if refusal.status in (401, 403):
-        return PolicyUnusable(
-            f"{said}. The key is read from the environment variable {key_variable}", stage="policy.complete"
+        key = (
+            "No key was sent: name the variable that holds its key with --api-key-env"
+            if key_variable is None
+            else f"The key is read from the environment variable {key_variable}"
         )
+        return PolicyUnusable(f"{said}. {key}", stage="policy.complete")
     if refusal.status == 402 or refusal.codes & NO_MONEY:  # noqa: PLR2004 payment required
-        return PolicyUnusable(f"{said}. The account behind {key_variable} has no quota left", stage="policy.complete")
+        account = "account" if key_variable is None else f"account behind {key_variable}"
+        return PolicyUnusable(f"{said}. The {account} has no quota left", stage="policy.complete")
     return PolicyUnusable(f"{said}. Is {url} the right base URL? Most end in /v1", stage="policy.complete")

@@ -11,7 +11,7 @@ from yarl import URL
 from outrider.core.chat import Message, ToolSpec
 from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import InvalidInput, PolicyError
-from outrider.policy.openai.address import base_urls, key_of
+from outrider.policy.openai.address import base_urls, exposed_keys, key_variables, keys_of
 from outrider.policy.openai.backoff import pause
 from outrider.policy.openai.checking import fault_of, known_models
 from outrider.policy.openai.deadline import Deadline
@@ -38,13 +38,26 @@ class OpenAIPolicy:
     """
 
     def __init__(
-        self, spec: PolicySpec, urls: Sequence[URL], transport: Transport, clock: Clock, rng: random.Random
+        self,
+        spec: PolicySpec,
+        urls: Sequence[URL],
+        transport: Transport,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        key_variables: Mapping[URL, str] | None = None,
     ) -> None:
         self._spec = spec
         self._transport = transport
         self._clock = clock
         self._rng = rng
-        self._endpoints = Endpoints([Endpoint(url, spec.max_concurrency, clock) for url in urls])
+        self._key_variables = key_variables or {}
+        self._endpoints = Endpoints(
+            [
+                Endpoint(url, spec.max_concurrency, clock, key_variable=self._key_variables.get(url.origin()))
+                for url in urls
+            ]
+        )
         self._asking_models = asyncio.Lock()
         self._is_closed = False
 
@@ -84,6 +97,8 @@ class OpenAIPolicy:
         ) from setback
 
     async def check(self) -> None:
+        for warning in exposed_keys(self._key_variables):
+            log.warning("%s", warning)
         async with asyncio.TaskGroup() as group:
             checks = [
                 group.create_task(fault_of(endpoint, self._transport, self._spec, self._clock))
@@ -142,7 +157,7 @@ class OpenAIPolicy:
             refusal,
             headers,
             model=self._spec.model,
-            key_variable=self._spec.api_key_variable,
+            key_variable=endpoint.key_variable,
             url=str(endpoint.base_url),
             now=self._clock.time(),
         )
@@ -171,8 +186,8 @@ async def open_openai_policy(spec: PolicySpec, *, clock: Clock | None = None) ->
     _refuse_nonsense(spec)
     used_clock = clock or SystemClock()
     urls = base_urls(spec)
-    transport = HttpTransport(key_of(spec), used_clock)
-    return OpenAIPolicy(spec, urls, transport, used_clock, random.Random())
+    transport = HttpTransport(keys_of(spec), used_clock)
+    return OpenAIPolicy(spec, urls, transport, used_clock, random.Random(), key_variables=key_variables(spec))
 
 
 def _refuse_nonsense(spec: PolicySpec) -> None:

@@ -1,6 +1,7 @@
 """Server-sent events, read as they come, and put together to the reply they are the pieces of."""
 
 import json
+import re
 
 from outrider.policy.openai.reply import (
     Call,
@@ -16,32 +17,74 @@ from outrider.policy.openai.reply import (
 )
 
 DONE = b"[DONE]"
+MAX_EVENT_BYTES = 16 * 2**20
+MAX_CALLS = 1_000
+"""Tool calls in one reply."""
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class EventReader:
-    """Splits bytes into the data of events, whatever the pieces in which they arrive."""
+    """Splits bytes into the data of events, whatever the pieces in which they arrive.
 
-    def __init__(self) -> None:
-        self._rest = b""
+    Each byte is looked at once: the time is linear in what is read. An event may have `max_bytes`; of one that is not
+    whole yet, no more is kept.
+    """
+
+    def __init__(self, *, max_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._line = bytearray()
         self._data: list[bytes] = []
+        self._n_data = 0
+        self._is_first = True
+        self._ended_in_cr = False
 
     @property
     def n_pending(self) -> int:
         """Bytes of an event that is not whole yet."""
-        return len(self._rest) + sum(map(len, self._data))
+        return len(self._line) + self._n_data
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The events that this piece completes."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+        """The events that this piece completes. Raises `MalformedReply` if one is too long."""
+        if self._ended_in_cr:  # of a line's end that is CR LF, the second half may come in the next piece
+            self._ended_in_cr = not piece
+            piece = piece.removeprefix(b"\n")
+        if not piece:
+            return []
+        self._ended_in_cr = piece.endswith(b"\r")
         events = []
-        for line in lines:
-            text = line.removesuffix(b"\r")
-            if text.startswith(b"data:"):
-                self._data.append(text[5:].removeprefix(b" "))
-            elif not text and self._data:
-                events.append(b"\n".join(self._data))
-                self._data.clear()
+        begun, *others = _LINE_END.split(piece)
+        self._add(begun)
+        for other in others:
+            event = self._end_line()
+            if event:
+                events.append(event)
+            self._add(other)
         return events
+
+    def _add(self, part: bytes) -> None:
+        if self.n_pending + len(part) > self._max_bytes:
+            raise MalformedReply(f"a stream with an event of more than {self._max_bytes} bytes")
+        self._line += part
+
+    def _end_line(self) -> bytes:
+        """The event that ends here; an empty one if none does."""
+        line = bytes(self._line)
+        self._line.clear()
+        if self._is_first:
+            line, self._is_first = line.removeprefix(_BYTE_ORDER_MARK), False
+        if not line:
+            event = b"\n".join(self._data)
+            self._data.clear()
+            self._n_data = 0
+            return event
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            value = value.removeprefix(b" ")
+            self._data.append(value)
+            self._n_data += len(value) + 1
+        return b""
 
 
 class Assembly:
@@ -113,6 +156,8 @@ class Assembly:
     def _add_call(self, call: Call) -> None:
         found = next((known for known in reversed(self._calls) if known.is_continued_by(call)), None)
         if found is None:
+            if len(self._calls) == MAX_CALLS:  # each piece is compared with the calls there are
+                raise MalformedReply(f"a reply with more than {MAX_CALLS} tool calls")
             found = _PartialCall(call.index)
             self._calls.append(found)
         found.add(call)

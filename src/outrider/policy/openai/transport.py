@@ -12,6 +12,7 @@ from msgspec import Struct
 from yarl import URL
 
 from outrider.core.clock import Clock
+from outrider.core.secret import Secret
 from outrider.policy.openai.deadline import Deadline
 from outrider.policy.openai.failure import Setback
 from outrider.policy.openai.reply import MalformedReply
@@ -51,13 +52,14 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """aiohttp, told to add nothing of its own: no cookies, no redirects, no limits beside ours."""
+    """aiohttp, told to add nothing of its own: no cookies, no redirects, no limits beside ours.
 
-    def __init__(self, key: str | None, clock: Clock, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    `keys` are sent to the servers of these origins, and to no other.
+    """
+
+    def __init__(self, keys: Mapping[URL, Secret], clock: Clock, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", "User-Agent": "outrider"}
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
-        self._key = (key or "").encode()
+        self._keys = keys
         self._clock = clock
         self._max_body_bytes = max_body_bytes
         self._proxies: dict[URL, str | None] = {}
@@ -80,11 +82,17 @@ class HttpTransport:
         await self._session.close()
 
     async def _exchange(self, method: str, url: URL, body: bytes | None) -> Exchange:
+        key = self._keys.get(url.origin())
         try:
             async with self._session.request(
-                method, url, data=body, allow_redirects=False, proxy=self._proxy(url)
+                method,
+                url,
+                data=body,
+                headers=None if key is None else {"Authorization": f"Bearer {key.reveal()}"},
+                allow_redirects=False,
+                proxy=self._proxy(url),
             ) as response:
-                return await self._read(response)
+                return await self._read(response, key)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as exc:
             is_ours = isinstance(exc, OSError) and exc.errno in _OUT_OF_FILES
             raise Setback(f"no connection to {url.origin()}: {exc}", is_overload=is_ours, is_gone=not is_ours) from exc
@@ -92,14 +100,14 @@ class HttpTransport:
             reason = str(exc) or type(exc).__name__
             raise Setback(f"the connection to {url.origin()} broke: {reason}", is_fault=True) from exc
 
-    async def _read(self, response: aiohttp.ClientResponse) -> Exchange:
+    async def _read(self, response: aiohttp.ClientResponse, key: Secret | None) -> Exchange:
         if response.status == 200 and response.content_type == "text/event-stream":  # noqa: PLR2004
             stream = await self._read_stream(response)
             return Exchange(status=response.status, headers=response.headers, stream=stream)
         is_error = response.status >= 400  # noqa: PLR2004
         body = await self._read_body(response, MAX_ERROR_BYTES if is_error else self._max_body_bytes, cut=is_error)
-        if is_error and self._key:
-            body = body.replace(self._key, b"***")  # some servers tell the key they refuse
+        if is_error and key is not None:
+            body = body.replace(key.reveal().encode(), b"***")  # some servers tell the key they refuse
         return Exchange(status=response.status, headers=response.headers, body=body)
 
     async def _read_body(self, response: aiohttp.ClientResponse, most: int, *, cut: bool) -> bytes:

@@ -16,6 +16,7 @@ import msgspec
 
 from outrider.core.chat import Message, ToolSpec
 from outrider.core.errors import ContextOverflow, InvalidInput, PolicyError
+from outrider.core.files import private
 from outrider.core.tasks import uninterrupted
 from outrider.policy.protocol import ChatPolicy, Completion, Sampling
 from outrider.policy.recording.call import RecordedCall, request_of
@@ -65,7 +66,7 @@ def _open(path: str) -> int:
     if Path(path).exists() and not Path(path).is_file():
         raise InvalidInput(f"cannot record to {path}: it is not a plain file")
     try:
-        return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return private(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     except (OSError, ValueError) as exc:
         raise InvalidInput(f"cannot record to {path}: {exc}; give a file in a folder that is there") from exc
 

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, Self
 from urllib.parse import quote, unquote
 
 from outrider.core.errors import MachineError
+from outrider.core.files import write_private
 from outrider.pool.claims import Claim
 from outrider.pool.hypervisor.product import Hypervisor
 
@@ -77,7 +78,7 @@ class Clone:
 
     def write_host(self, host: str) -> None:
         new = self._host_file.with_suffix(".new")
-        new.write_text(host)
+        write_private(new, host)
         new.replace(self._host_file)
 
     async def claim(self) -> None:

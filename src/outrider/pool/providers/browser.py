@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.files import write_private
 from outrider.core.memory import check_room
 from outrider.core.settings import settings_of
 from outrider.core.tasks import uninterrupted
@@ -256,7 +257,7 @@ class BrowserProvider:
 
 def _note(folder: Path, facts: Mapping[str, Any]) -> None:
     new = folder / f"{_NOTE}.new"
-    new.write_text(json.dumps(facts))
+    write_private(new, json.dumps(facts))
     new.replace(folder / _NOTE)
 
 

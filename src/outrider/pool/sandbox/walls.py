@@ -23,6 +23,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from outrider.core.errors import MachineError
+from outrider.core.files import write_private
 from outrider.core.processes import Child, usable_user
 from outrider.core.tasks import uninterrupted
 from outrider.isolation import seccomp
@@ -214,7 +215,7 @@ def _map_users(pid: int) -> None:
 def note(folder: Path, **facts: object) -> None:
     """Keep facts about a machine beside it, all or nothing."""
     new = folder / "facts.new"
-    new.write_text(json.dumps(noted(folder) | facts))
+    write_private(new, json.dumps(noted(folder) | facts))
     new.replace(folder / "facts.json")
 
 

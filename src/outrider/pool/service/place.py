@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
+from outrider.core.files import write_private
 from outrider.pool.spec import MachineSpec
 
 _FACTS, _LOCK, _SOCKET = "pool.json", "lock", "socket"
@@ -67,7 +68,7 @@ class PoolPlace:
         self.socket.unlink(missing_ok=True)
         facts = PoolFacts(name=self.name, machines=machines, n_machines=n_machines, pid=os.getpid())
         written = self.folder / f"{_FACTS}.new"
-        written.write_bytes(msgspec.json.encode(facts))
+        write_private(written, msgspec.json.encode(facts))
         written.replace(self.folder / _FACTS)
 
     def is_alive(self) -> bool:

@@ -19,6 +19,7 @@ from outrider.store.machine_steps import MachineQuery, MachineStep, MoveQuery
 from outrider.store.memory.machines import MemoryMachines
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+from outrider.store.url import StoreUrl
 from outrider.store.usable import Usable
 
 R = TypeVar("R")
@@ -27,7 +28,7 @@ R = TypeVar("R")
 class MemoryStore(LeasedStore):
     """The engine without a database. A step never pauses, so a caller that is cancelled has no claim under way."""
 
-    def __init__(self, url: str, clock: Clock) -> None:
+    def __init__(self, url: StoreUrl, clock: Clock) -> None:
         super().__init__(url, clock, Bell(clock))
         self._usable = Usable()
         self._steps = MemoryMachines(clock)

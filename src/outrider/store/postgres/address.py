@@ -1,11 +1,13 @@
 """Where a PostgreSQL store lies: the URL taken apart, connections to it, and its errors in words, without passwords."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from outrider.core.errors import InvalidInput, OutriderError, StoreUnavailable
+from outrider.core.secret import Secret
 from outrider.store.postgres.driver import LOST, Link, asyncpg
+from outrider.store.url import StoreUrl
 
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0
@@ -22,12 +24,14 @@ STEP_PLANS = {
 
 READ_PLANS: dict[str, str] = {}
 
+_LOGIN_ADVICE = "check user and password (in the URL by --store or OUTRIDER_STORE, in PGPASSWORD or ~/.pgpass)"
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
     """`shown` is the URL as it may stand in a message."""
 
-    dsn: str = field(repr=False)
+    dsn: Secret
     schema: str
     shown: str
 
@@ -39,7 +43,7 @@ class Address:
     async def connect(self, plans: dict[str, str]) -> Link:
         """A connection that sees the tables of the store; raises what the client library raises."""
         return await asyncpg.connect(
-            self.dsn,
+            self.dsn.reveal(),
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
             server_settings={
@@ -53,23 +57,17 @@ class Address:
         )
 
 
-def address_of(url: str) -> Address:
+def address_of(url: StoreUrl) -> Address:
     """Take `?schema=` out of a URL and leave the rest to the client library."""
-    shown = masked(url)
-    parts = urlsplit(url)
+    shown = url.shown
+    parts = urlsplit(url.reveal())
     options = parse_qsl(parts.query, keep_blank_values=True)
     schemas = [value for name, value in options if name == "schema"]
     schema = schemas[-1] if schemas else DEFAULT_SCHEMA
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema) or schema.startswith("pg_"):
         raise InvalidInput(f"{shown}: give ?schema= a plain name: small letters, digits and _, at most 50, not pg_…")
     rest = urlencode([(name, value) for name, value in options if name != "schema"])
-    return Address(urlunsplit(parts._replace(query=rest)), schema, shown)
-
-
-def masked(url: str) -> str:
-    """The URL without its password."""
-    url = re.sub(r"://([^:/?#@]*):.*@", r"://\1:***@", url)
-    return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", url)
+    return Address(Secret(urlunsplit(parts._replace(query=rest))), schema, shown)
 
 
 def explained(error: Exception, shown: str) -> OutriderError:
@@ -86,7 +84,7 @@ def explained(error: Exception, shown: str) -> OutriderError:
 
 def _refusal(error: asyncpg.PostgresError, shown: str) -> OutriderError:
     advice = {
-        asyncpg.InvalidAuthorizationSpecificationError: "check user and password (in the URL, PGPASSWORD or .pgpass)",
+        asyncpg.InvalidAuthorizationSpecificationError: _LOGIN_ADVICE,
         asyncpg.InvalidCatalogNameError: "make it with `createdb`, or give another database",
         asyncpg.InsufficientPrivilegeError: "the user needs the right to create a schema and to write in it",
         asyncpg.DataError: "the database cannot keep this value",

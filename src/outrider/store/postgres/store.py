@@ -39,6 +39,7 @@ from outrider.store.postgres.steps import ENQUEUED_AT_ONCE, PostgresSteps
 from outrider.store.postgres.workers import Heartbeat, Workers
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+from outrider.store.url import StoreUrl
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -51,17 +52,12 @@ REPORTS_AT_ONCE = 256
 class PostgresStore(LeasedStore):
     """The engine for many machines."""
 
-    def __init__(self, url: str, clock: Clock) -> None:
+    def __init__(self, url: StoreUrl, clock: Clock) -> None:
         self._address = address_of(url)
-        self._full_url = url
         self._postgres_bell = PostgresBell(clock, partial(self._address.connect, READ_PLANS), self._address.channel)
-        super().__init__(self._address.shown, clock, self._postgres_bell)
+        super().__init__(url, clock, self._postgres_bell)
         self._database_clock = DatabaseClock(clock)
         self._is_migrated = False
-
-    @property
-    def url(self) -> str:
-        return self._full_url
 
     async def _connect(self) -> None:
         shown = self._address.shown

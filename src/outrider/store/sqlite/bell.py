@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from outrider.core.clock import Clock
+from outrider.core.files import PRIVATE_FOLDER
 from outrider.core.ids import new_id
 from outrider.store.bell import Bell, Topic
 
@@ -30,7 +31,7 @@ class FifoBell(Bell):
         self._own: frozenset[str] = frozenset()
 
     def on_first_listener(self, topic: Topic) -> None:
-        self._folder.mkdir(exist_ok=True)
+        self._folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         name = new_id(topic)
         unnamed = self._folder / f".{name}"
         os.mkfifo(unnamed, 0o600)

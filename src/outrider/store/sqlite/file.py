@@ -1,11 +1,13 @@
 """Opening the file of an embedded store: where it may lie, whose it is, and which schema it has."""
 
+import os
 import random
 import sqlite3
 import time
 from pathlib import Path
 
 from outrider.core.errors import InvalidInput, SchemaMismatch, StoreUnavailable
+from outrider.core.files import private
 from outrider.store.sql import migrations
 
 APPLICATION_ID = 0x0D71DE12
@@ -20,6 +22,13 @@ OPEN_SECONDS = 60.0
 def connect(path: Path, *, synchronous: str, create: bool, migrate: bool) -> sqlite3.Connection:
     """A connection to the store in `path`; with `migrate`, its schema is made or brought up to date first."""
     _refuse_bad_place(path, create=create)
+    try:
+        if create and not path.exists():  # SQLite would make it readable for all
+            os.close(private(path, os.O_RDWR | os.O_CREAT))
+    except OSError as exc:
+        raise StoreUnavailable(
+            f"cannot make the store in {path}: {exc.strerror}; check the path, its rights and the disk"
+        ) from exc
     try:
         connection = sqlite3.connect(path, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False)
         try:

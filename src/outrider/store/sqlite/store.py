@@ -33,6 +33,7 @@ from outrider.store.sqlite.machines import SqliteMachines
 from outrider.store.sqlite.reads import SqliteReads
 from outrider.store.sqlite.thread import SqliteThread
 from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+from outrider.store.url import StoreUrl
 
 R = TypeVar("R")
 
@@ -44,7 +45,7 @@ QUICK_BYTES = 1 << 16
 class SqliteStore(LeasedStore):
     """The embedded engine."""
 
-    def __init__(self, url: str, path: Path, *, clock: Clock, synchronous: str, create: bool) -> None:
+    def __init__(self, url: StoreUrl, path: Path, *, clock: Clock, synchronous: str, create: bool) -> None:
         self._fifo_bell = FifoBell(clock, path.with_name(path.name + "-bells"))
         super().__init__(url, clock, self._fifo_bell)
         self._path = path

@@ -1,10 +1,11 @@
 """Where the servers are, from the spec and the environment."""
 
 import pytest
+from msgspec.structs import replace
 from yarl import URL
 
 from outrider.core.errors import InvalidInput
-from outrider.policy.openai.address import base_urls, key_of
+from outrider.policy.openai.address import base_urls, exposed_keys, key_variables, keys_of, moved
 from outrider.policy.openai.transport import proxy_for
 from outrider.policy.spec import PolicySpec
 
@@ -39,23 +40,114 @@ def test_a_password_in_an_address_is_refused_and_not_repeated():
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["api-key", "api_key", "key", "access_token", "Password", "sig"])
+def test_a_key_in_an_address_is_refused_and_not_repeated(name):
+    with pytest.raises(InvalidInput, match=f"leave out {name}; a key goes in an environment variable") as caught:
+        urls(f"http://host/v1?api-version=7&{name}=hunter2")
+    assert "hunter2" not in str(caught.value)
+
+
+def keys(*servers, **fields):
+    """The key that each server gets."""
+    found = keys_of(PolicySpec(model="m", base_urls=servers, **fields))
+    return {str(origin): key.reveal() for origin, key in found.items()}
+
+
 def test_the_key_comes_from_the_variable_the_spec_names(monkeypatch):
-    spec = PolicySpec(model="m", api_key_variable="MY_KEY", base_urls=("http://localhost:8000/v1",))
-    assert key_of(spec) is None
     monkeypatch.setenv("MY_KEY", " sk-1\n")
-    assert key_of(spec) == "sk-1"
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
+    assert keys("http://localhost:8000/v1", api_key_env=("MY_KEY",)) == {"http://localhost:8000": "sk-1"}
+    assert keys("http://localhost:8000/v1", api_key_env=("none",)) == {}
+    with pytest.raises(InvalidInput, match="OTHER is not set, and api_key_env names it"):
+        keys("http://localhost:8000/v1", api_key_env=("OTHER",))
+
+
+def test_several_servers_share_a_key_or_have_one_each(monkeypatch):
+    monkeypatch.setenv("A", "sk-a")
+    monkeypatch.setenv("B", "sk-b")
+    two = ("http://a/v1", "https://b/v1")
+    assert keys(*two, api_key_env=("A",)) == {"http://a": "sk-a", "https://b": "sk-a"}
+    assert keys(*two, api_key_env=("A", "B")) == {"http://a": "sk-a", "https://b": "sk-b"}
+    assert keys(*two, api_key_env=("none", "B")) == {"https://b": "sk-b"}
+    with pytest.raises(InvalidInput, match="names 3 variables for 2 servers"):
+        keys(*two, api_key_env=("A", "B", "A"))
+    with pytest.raises(InvalidInput, match="names both A and B for http://a"):
+        keys("http://a/v1", "http://a/v2", api_key_env=("A", "B"))
+
+
+def test_the_usual_key_goes_to_its_own_provider_or_to_the_only_server(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    assert keys() == {"https://api.openai.com": "sk-1"}
+    assert keys("http://one/v1") == {"http://one": "sk-1"}
+    assert keys("https://api.openai.com/v1", takes_default_key=False) == {"https://api.openai.com": "sk-1"}
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://named/v1")
+    assert keys() == {"http://named": "sk-1"}
+
+
+@pytest.mark.parametrize(
+    ("servers", "takes_default_key"),
+    [
+        (("http://a/v1", "http://b/v1"), True),
+        (("https://api.openai.com/v1", "http://b/v1"), True),
+        (("http://api.openai.com/v1", "https://api.openai.com/v1"), True),
+        (("http://judge/v1",), False),
+    ],
+)
+def test_where_it_is_not_clear_whose_the_usual_key_is_one_must_be_named(servers, takes_default_key, monkeypatch):
+    fields = {"takes_default_key": takes_default_key}
+    assert keys(*servers, **fields) == {}, "nothing has to be named where no key is set"
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    with pytest.raises(InvalidInput, match=r"is the key in OPENAI_API_KEY for http://.*--api-key-env NAME.*'none'"):
+        keys(*servers, **fields)
+    assert keys(*servers, api_key_env=("none",), **fields) == {}
+    assert set(keys(*servers, api_key_env=("OPENAI_API_KEY",), **fields).values()) == {"sk-1"}
+
+
+def test_a_key_does_not_follow_a_policy_to_a_server_that_nobody_named(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    monkeypatch.setenv("MINE", "sk-mine")
+    own = PolicySpec(model="m", base_urls=("http://own/v1",))
+
+    def published(own, *urls):
+        found = keys_of(moved(own, model="next", urls=urls))
+        return {str(origin): key.reveal() for origin, key in found.items()}
+
+    assert published(own, "http://evil/v1") == {}
+    assert published(own, "http://evil/v1", "http://own/v2") == {"http://own": "sk-1"}
+    assert published(own, "https://api.openai.com/v1") == {"https://api.openai.com": "sk-1"}
+    both = replace(own, base_urls=("http://own/v1", "http://other/v1"), api_key_env=("MINE", "none"))
+    assert published(both, "http://other/v1", "http://own/v1", "http://evil/v1") == {"http://own": "sk-mine"}
+    assert published(replace(own, api_key_env=("MINE",)), "http://evil/v1") == {"http://evil": "sk-mine"}
+    assert moved(own, model="next", urls=own.base_urls) == replace(own, model="next")
+    assert published(PolicySpec(model="builtin:random"), "http://evil/v1") == {}
+
+
+def test_a_key_that_others_could_read_is_warned_of(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+
+    def warnings(url):
+        return list(exposed_keys(key_variables(PolicySpec(model="m", base_urls=(url,)))))
+
+    for safe in ("https://far/v1", "http://localhost:8000/v1", "http://127.0.0.2/v1", "http://[::1]:8000/v1"):
+        assert not warnings(safe)
+    for url in ("http://far:8000/v1", "http://10.0.0.7/v1", "http://localhost.evil/v1"):
+        (warning,) = warnings(url)
+        assert "the key in OPENAI_API_KEY goes to http://" in warning
+        assert "sk-1" not in warning
+    monkeypatch.delenv("OPENAI_API_KEY")
+    assert not warnings("http://far:8000/v1")
 
 
 def test_the_public_server_is_not_asked_without_a_key(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(InvalidInput, match="OPENAI_API_KEY is not set"):
-        key_of(PolicySpec(model="m"))
+        keys_of(PolicySpec(model="m"))
 
 
 def test_a_key_that_no_header_can_carry_is_refused_and_not_repeated(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1\nX: 2")
     with pytest.raises(InvalidInput, match="OPENAI_API_KEY") as caught:
-        key_of(PolicySpec(model="m"))
+        keys_of(PolicySpec(model="m"))
     assert "sk-1" not in str(caught.value)
 
 

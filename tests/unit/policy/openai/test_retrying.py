@@ -77,7 +77,8 @@ class Wire:
 def policy(clock, wire, *hosts, **fields):
     spec = PolicySpec(model="m", **fields)
     urls = [URL(f"http://{host}/v1") for host in hosts or ("one",)]
-    return OpenAIPolicy(spec, urls, wire, clock, random.Random(3))
+    named = {url.origin(): "MY_KEY" for url in urls}
+    return OpenAIPolicy(spec, urls, wire, clock, random.Random(3), key_variables=named)
 
 
 async def run(clock, coroutine, *, step=0.25, most=10_000):
@@ -326,7 +327,7 @@ async def test_check_tells_names_like_the_one_that_is_not_there(clock):
 @pytest.mark.parametrize(
     ("answered", "says"),
     [
-        (refuse(401, "bad key"), "environment variable OPENAI_API_KEY"),
+        (refuse(401, "bad key"), "environment variable MY_KEY"),
         (refuse(500, "boom"), "boom.*--base-url"),
         (refuse(301), "right base URL"),
     ],

@@ -134,3 +134,38 @@ def test_bytes_that_are_no_utf8_become_marks():
 def test_a_piece_that_is_no_json_spoils_the_stream():
     with pytest.raises(MalformedReply, match="no JSON"):
         assembled(delta(content="a"), b'{"choices": [')
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_lines_may_end_in_any_way_and_arrive_in_any_pieces(end: bytes, size: int):
+    text = end.join([b"\xef\xbb\xbfdata: one", b": comment", b"data", b"data:  two", b"datax: no", b"", b""])
+    text += end.join([b"data:", b"", b"event: x", b"", b'data: {"a": "\xff\xc3\xbc"}', b"", b"data: [DONE]", b"", b""])
+    reader = EventReader()
+    found = [event for at in range(0, len(text), size) for event in reader.feed(text[at : at + size])]
+    assert found == [b"one\n\n two", b'{"a": "\xff\xc3\xbc"}', b"[DONE]"]
+    assert reader.n_pending == 0
+
+
+def test_mixed_line_ends_and_empty_pieces_are_lines_too():
+    reader = EventReader()
+    pieces = (b"data: a\r", b"", b"\n\r", b"\r\n", b"data: b\n\r", b"data: c\r\n\n")
+    assert [event for piece in pieces for event in reader.feed(piece)] == [b"a", b"b", b"c"]
+
+
+def test_an_event_that_does_not_end_is_refused_and_not_kept():
+    for pieces in ([b"x" * 600] * 2, [b"data: " + b"y" * 90 + b"\n"] * 12, [b"data: " + b"z" * 2000 + b"\n\n"]):
+        reader = EventReader(max_bytes=1000)
+        with pytest.raises(MalformedReply, match="more than 1000 bytes"):
+            list(map(reader.feed, pieces))
+        assert reader.n_pending <= 1000
+    reader = EventReader(max_bytes=1000)
+    assert len(reader.feed(b"data: ok\n\n" * 1000)) == 1000, "many events are not one"
+
+
+def test_a_reply_with_tool_calls_without_end_is_refused():
+    assembly = Assembly()
+    calls = [{"index": n, "id": f"c{n}", "function": {"name": "f", "arguments": ""}} for n in range(1001)]
+    events = [json.dumps(delta(tool_calls=[call])).encode() for call in calls]
+    with pytest.raises(MalformedReply, match="more than 1000 tool calls"):
+        list(map(assembly.add, events))

@@ -139,6 +139,96 @@ def leaving(task: Any, ctx: Context) -> float:
     raise SystemExit(3)
 
 
+class Unspeakable(BaseException):
+    """Has no words for what happened."""
+
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+    __repr__ = __str__
+
+
+def raising(error: BaseException) -> Callable[[Any, Context], Any]:
+    async def agent(task: Any, ctx: Context) -> float:
+        await asyncio.sleep(0)
+        raise error
+
+    return agent
+
+
+async def cancels_itself(task: Any, ctx: Context) -> float:
+    me = asyncio.current_task()
+    assert me is not None
+    me.cancel()
+    await asyncio.sleep(1)
+    return 1.0
+
+
+async def awaits_a_cancelled_future(task: Any, ctx: Context) -> float:
+    async with asyncio.timeout(10):
+        never = asyncio.get_running_loop().create_future()
+        never.cancel()
+        await never
+    return 1.0
+
+
+async def cancelled_in_a_group(task: Any, ctx: Context) -> float:
+    async with asyncio.TaskGroup() as group:
+        child = group.create_task(asyncio.sleep(10))
+        child.cancel()
+        await child
+    return 1.0
+
+
+async def quits_in_a_group(task: Any, ctx: Context) -> float:
+    async def fail(error: BaseException) -> None:
+        raise error
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail(Unspeakable()))
+        group.create_task(fail(ValueError("the other one")))
+    return 1.0
+
+
+def cancelled_in_a_thread(task: Any, ctx: Context) -> float:
+    raise asyncio.CancelledError
+
+
+def endless_cause() -> Exception:
+    error, other = ValueError("egg"), ValueError("hen")
+    error.__cause__, other.__cause__ = other, error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("agent", "says"),
+    [
+        (raising(SystemExit(0)), "SystemExit: 0"),
+        (raising(KeyboardInterrupt()), "KeyboardInterrupt"),
+        (raising(GeneratorExit()), "GeneratorExit"),
+        (raising(Unspeakable()), "__str__ raised SystemExit"),
+        (raising(ValueError("x" * 100_000_000)), "99,996,000 more characters"),
+        (raising(endless_cause()), "egg"),
+        (raising(asyncio.CancelledError()), "nobody had cancelled"),
+        (cancels_itself, "cancelled its own task"),
+        (awaits_a_cancelled_future, "nobody had cancelled"),
+        (cancelled_in_a_group, "nobody had cancelled"),
+        (quits_in_a_group, "the other one"),
+        (cancelled_in_a_thread, "CancelledError"),
+    ],
+)
+async def test_whatever_an_agent_raises_is_one_failed_attempt(store: Store, agent: Any, says: str):
+    async with asyncio.timeout(20):
+        rollout = await Runner(store, agent).step("task")
+
+    assert rollout.status is RolloutStatus.FAILED
+    assert (rollout.n_attempts, rollout.n_failures) == (1, 1)
+    assert rollout.failure is not None
+    assert rollout.failure.boundary is Boundary.AGENT
+    assert says in rollout.failure.message
+    assert len(rollout.failure.message) < 10_000
+
+
 async def unstorable(task: Any, ctx: Context) -> Result:
     return Result(reward=1.0, output=object())
 

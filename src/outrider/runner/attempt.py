@@ -1,7 +1,9 @@
 """One attempt: five stages, one boundary and one deadline each, and one end.
 
 Invariants:
-- A failure is attributed to the boundary of the stage it came from, and is recorded once, as data.
+- A failure is attributed to the boundary of the stage it came from, and is recorded once, as data. So is whatever else
+  an agent raises: `SystemExit`, `KeyboardInterrupt`, a cancellation that nobody asked for.
+- A process that an agent forks off ends where it would return into this code.
 - The attempt ends with one fenced write, which takes its last events along.
 - `close` runs whatever happened before it, shielded from cancellation and bounded.
 - An attempt of a rollout in a ledger makes no model call before it has leave, and before the policy has reached the
@@ -15,6 +17,7 @@ Invariants:
 import asyncio
 import logging
 import math
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -42,6 +45,7 @@ from outrider.core.errors import (
     boundary,
 )
 from outrider.core.event import EventKind
+from outrider.core.forks import exit_if_forked
 from outrider.core.ledger import LEDGER_KEY, PIN_KEY
 from outrider.core.machine import WANTED
 from outrider.core.rollout import AttemptedRollout
@@ -180,6 +184,13 @@ class AttemptRun:
         except StoreError as exc:
             await self._could_not_end(exc)
 
+    async def fail(self, error: AttemptError) -> None:
+        """End it as failed, since it has not done so itself."""
+        try:
+            await self._finish(AttemptStatus.FAILED, None, Failure.of(error))
+        except StoreError as exc:
+            await self._could_not_end(exc)
+
     def abandon(self) -> None:
         """It does not stop: let it at least ask nothing more of the model."""
         self._context.stop()
@@ -232,7 +243,7 @@ class AttemptRun:
         return replace(account, failed=failed)
 
     async def _result(self) -> Result:
-        with boundary(AgentError, "agent"):
+        with boundary(AgentError, "agent"), exit_if_forked(os.getpid()):
             episode = self._episodes(self._context)
             on_machine = takes_machine(episode)
         try:
@@ -266,7 +277,7 @@ class AttemptRun:
     async def _staged(self, stage: Stage, work: Awaitable[R]) -> R:
         self.stage = stage
         seconds = self._limits.of(stage)
-        with boundary(BOUNDARIES[stage], stage):
+        with boundary(BOUNDARIES[stage], stage), exit_if_forked(os.getpid()):
             if math.isinf(seconds):
                 return await work
             scope = asyncio.timeout(seconds)

@@ -21,11 +21,11 @@ from outrider.agent import AgentFunction, EpisodeFactory
 from outrider.agent.function import episodes_of
 from outrider.core.attempt import LostLease
 from outrider.core.clock import Clock, SystemClock, sleep
-from outrider.core.errors import AttemptError, InvalidInput, LeaseLost, StoreUnavailable
+from outrider.core.errors import AgentError, AttemptError, InvalidInput, LeaseLost, StoreUnavailable
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, require_positive
 from outrider.core.status import AttemptStatus, Mode
 from outrider.runner.admission import Admission
-from outrider.runner.attempt import AttemptRun, StageLimits
+from outrider.runner.attempt import AttemptRun, Stage, StageLimits
 from outrider.runner.claims import Claims
 from outrider.runner.env_manager import EnvManager
 from outrider.store import Store
@@ -236,9 +236,11 @@ class Runner:
 
     async def _settle(self, running: _Running) -> None:
         """See a task that has ended, or was told to, to its end; hand back a rollout that it did not finish."""
-        task = running.task
+        task, limits = running.task, self._config.limits
         if not task.done():
-            await asyncio.wait([task], timeout=self._config.limits.cancel_seconds + self._config.limits.close_seconds)
+            await asyncio.wait([task], timeout=limits.cancel_seconds)
+        if not task.done() and running.attempt.stage is Stage.CLOSE:
+            await asyncio.wait([task], timeout=limits.close_seconds)
         if not task.done():
             _log.error("rollout %s: its agent does not stop; left behind", running.attempt.claimed.rollout_id)
             running.attempt.abandon()
@@ -246,6 +248,10 @@ class Runner:
             task.add_done_callback(self._abandoned.discard)
         elif not task.cancelled():
             task.result()
+            return
+        elif not running.told_to_stop.done():
+            stage = running.attempt.stage
+            await running.attempt.fail(AgentError("the agent cancelled its own task", stage=stage))
             return
         if running.lost:
             await running.attempt.leave_account(is_cut_off=running.cut_off)

@@ -1,6 +1,6 @@
 """The durable queue: one row a rollout, claimed once, leased, fenced."""
 
 from outrider.store.opening import open_store
-from outrider.store.protocol import Finished, Resources, Statistics, Store
+from outrider.store.protocol import Finished, Resources, Revoked, Statistics, Store
 
-__all__ = ["Finished", "Resources", "Statistics", "Store", "open_store"]
+__all__ = ["Finished", "Resources", "Revoked", "Statistics", "Store", "open_store"]

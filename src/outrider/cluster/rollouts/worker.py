@@ -9,8 +9,9 @@ from outrider.cluster.rollouts.voice import logging_to, open_voice
 from outrider.cluster.worker import Worker
 from outrider.core import wire
 from outrider.core.errors import OutriderError
+from outrider.runner.channel import WorkerExit
 from outrider.runner.runner import Runner, worker_id_of
-from outrider.runner.worker import LineHandler, WorkerExit, WorkerSpec, exit_by, open_runner
+from outrider.runner.worker import LineHandler, WorkerSpec, exit_by, open_runner
 
 
 class RolloutWorker(Worker):

@@ -231,6 +231,15 @@ IN_THREADS = {
     "exits_at_once": "exited with code 0",
 }
 
+IN_ONE_PROCESS = {
+    "exits": "SystemExit: 0",
+    "exits_in_a_task": "SystemExit: 2",
+    "interrupts": "KeyboardInterrupt",
+    "raises_cancelled": "nobody had cancelled",
+    "swallows_cancellation": "timeout_seconds",
+    "stops_the_loop": None,
+}
+
 N_INNOCENT = 12
 
 
@@ -243,8 +252,9 @@ N_INNOCENT = 12
         ("agent", FALL_SILENT, 1),
         ("agent", LITTER, 4),
         ("plain", IN_THREADS, 4),
+        ("agent", IN_ONE_PROCESS, 0),
     ],
-    ids=["raise", "die", "hang", "silent", "litter", "threads"],
+    ids=["raise", "die", "hang", "silent", "litter", "threads", "tasks"],
 )
 async def test_whatever_an_agent_does_the_work_is_done_and_nobody_else_is_harmed(
     tmp_path: Path, function: str, hell: dict[str, str | None], n_slots: int
@@ -278,14 +288,21 @@ async def test_whatever_an_agent_does_the_work_is_done_and_nobody_else_is_harmed
 
 
 def work(url: str, folder: Path, agent: str, n_slots: int) -> "subprocess.CompletedProcess[str]":
-    """Work until all is done, with short limits; fails if a process is left behind."""
+    """Work until all is done, with short limits; fails if a process is left behind. No slots: as tasks."""
     mark = f"HELL={uuid4()}"
     command = [sys.executable, "-m", "outrider", "work", "--until-done", "--agent", agent, "--store", url]
-    command += ["--workers", "2", "--max-env-num-per-worker", str(n_slots), "--max-block", "2", "--grace", "1"]
+    command += ["--workers", "2", "--max-block", "2", "--grace", "1"]
+    command += ["--max-env-num-per-worker", str(n_slots)] if n_slots else ["--max-env-num-per-worker", "4", "--tasks"]
     name, _, value = mark.partition("=")
     try:
         return subprocess.run(
-            command, cwd=folder, env={**os.environ, name: value}, capture_output=True, text=True, timeout=100
+            command,
+            check=False,
+            cwd=folder,
+            env={**os.environ, name: value},
+            capture_output=True,
+            text=True,
+            timeout=100,
         )
     finally:
         deadline = time.monotonic() + 5

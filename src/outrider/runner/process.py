@@ -16,20 +16,15 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
 from functools import partial
 
 from outrider.core import wire
-from outrider.core.errors import OutriderError, described
+from outrider.core.errors import OutriderError
 from outrider.core.forks import EXIT_FORKED
+from outrider.core.loops import run_to_end
 from outrider.runner.channel import Report, WorkerEnd, WorkerExit
 from outrider.runner.loop_watch import LoopWatch
 from outrider.runner.worker import WorkerSpec, exit_by, open_runner
-
-_log = logging.getLogger(__name__)
-
-LEFTOVER_SECONDS = 1.0
-"""How long tasks that an agent has left behind may take to end once they are cancelled."""
 
 EXIT_SECONDS = 5.0
 """How long the process may take to exit once its work is done: threads and exit handlers of agents may never end."""
@@ -70,49 +65,22 @@ async def _work(spec: WorkerSpec, channel: WorkerEnd) -> WorkerExit:
     return WorkerExit(failed=False, description=f"ended after {n_run} rollouts")
 
 
-def _run(spec: WorkerSpec, channel: WorkerEnd) -> WorkerExit:
-    loop = asyncio.SelectorEventLoop(_WorkerSelector())
-    asyncio.set_event_loop(loop)
-    _keep_children_off(loop)
-    work = loop.create_task(_work(spec, channel), name="work")
-    while not work.done():
-        try:
-            loop.run_until_complete(work)
-        except BaseException as exc:  # noqa: BLE001 a task of an agent may raise SystemExit, or stop the loop
-            if not work.done():
-                _log.error("code that this worker runs tried to end its event loop: %s", described(exc))
-    ended = _end_of(work)
+async def _work_and_tell(spec: WorkerSpec, channel: WorkerEnd) -> int:
+    """Work, and tell the supervisor how that ended; the exit code."""
+    ready = getattr(asyncio.get_running_loop(), "_ready", None)
+    if ready is not None:  # in a forked child nothing but the code that forked goes on
+        os.register_at_fork(after_in_child=ready.clear)
+    try:
+        ended = await _work(spec, channel)
+    except asyncio.CancelledError:
+        ended = WorkerExit(failed=True, description="failed: code that it ran has cancelled all of its tasks")
+    except BaseException as exc:  # noqa: BLE001 told to the supervisor
+        if not isinstance(exc, OutriderError):
+            traceback.print_exc()
+        ended = exit_by(exc)
     channel.tell(Report(ended=ended))
     _exit_soon(int(ended.failed))
-    with suppress(BaseException):
-        _end_leftovers(loop)
-    return ended
-
-
-def _keep_children_off(loop: asyncio.AbstractEventLoop) -> None:
-    """In a forked child nothing but the code that forked goes on: what else is ready to run belongs to the worker."""
-    ready = getattr(loop, "_ready", None)
-    if ready is not None:
-        os.register_at_fork(after_in_child=ready.clear)
-
-
-def _end_of(work: "asyncio.Task[WorkerExit]") -> WorkerExit:
-    if work.cancelled():
-        return WorkerExit(failed=True, description="failed: code that it ran has cancelled all of its tasks")
-    error = work.exception()
-    if error is None:
-        return work.result()
-    if not isinstance(error, OutriderError):
-        traceback.print_exception(error)
-    return exit_by(error)
-
-
-def _end_leftovers(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what agents have left behind; what does not stop ends with the process."""
-    for task in (left := asyncio.all_tasks(loop)):
-        task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=LEFTOVER_SECONDS))
+    return int(ended.failed)
 
 
 def _exit_soon(code: int) -> None:
@@ -131,9 +99,9 @@ def main() -> int:
     channel = WorkerEnd(int(sys.argv[1]))
     spec = wire.from_record(channel.receive(), WorkerSpec)
     logging.basicConfig(level=spec.log_level, format=f"Worker-{spec.index} %(levelname)s %(message)s")
-    ended = _run(spec, channel)
+    code = run_to_end(_work_and_tell(spec, channel), loop_factory=lambda: asyncio.SelectorEventLoop(_WorkerSelector()))
     channel.flush(EXIT_SECONDS)
-    return int(ended.failed)
+    return code
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import pytest
 
 from outrider import RolloutConfig, open_store
 from outrider.core.status import RolloutStatus
+from processes import marked
 from store_invariants import check_invariants
 
 AGENTS = """
@@ -306,18 +307,6 @@ def work(url: str, folder: Path, agent: str, n_slots: int) -> "subprocess.Comple
         )
     finally:
         deadline = time.monotonic() + 5
-        while left := _marked(mark):
+        while left := marked(mark):
             assert time.monotonic() < deadline, f"left behind: {left}"
             time.sleep(0.05)
-
-
-def _marked(mark: str) -> list[str]:
-    """The processes that have this in their environment, as they were started."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_text())
-        except OSError:
-            continue
-    return found

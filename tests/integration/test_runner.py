@@ -21,6 +21,7 @@ from outrider.core.errors import Boundary, InvalidInput, PolicyUnusable
 from outrider.core.event import EventKind
 from outrider.core.status import AttemptStatus, RolloutStatus
 from outrider.runner import StageLimits
+from outrider.store import Revoked
 from outrider.testing import eventually
 
 
@@ -370,6 +371,43 @@ async def test_a_plain_agent_can_see_that_it_was_stopped(store: Store):
     await run_all(store, Runner(store, watch), rollout_ids=ids)
 
     assert await asyncio.to_thread(seen.wait, 5)
+
+
+async def test_an_agent_that_blocks_the_event_loop_is_named_loudly(store: Store, caplog: pytest.LogCaptureFixture):
+    async def block(task: Any, ctx: Context) -> float:
+        time.sleep(1.0)
+        return 1.0
+
+    rollout = await Runner(store, block, max_block_seconds=0.4).step("task")
+
+    assert rollout.status is RolloutStatus.SUCCEEDED
+    (record,) = [record for record in caplog.records if "blocks its worker" in record.message]
+    assert rollout.rollout_id in record.message
+    assert f"{__file__}:" in record.message
+    assert "in block" in record.message
+    assert "time.sleep(1.0)" in record.message
+
+
+async def test_a_rollout_that_was_set_aside_runs_alone_and_first(store: Store):
+    together = [await enqueue(store, 3), await enqueue(store, 3)]
+    suspects = [claimed.rollout_id for claimed in await store.dequeue_many_rollouts(3, worker_id="dead")]
+    assert suspects == together[0]
+    await store.revoke_leases("dead", reason="it died", how=Revoked.ISOLATED)
+    ran: list[tuple[str, int]] = []
+    running: set[str] = set()
+
+    async def agent(task: Any, ctx: Context) -> float:
+        running.add(ctx.rollout_id)
+        ran.append((ctx.rollout_id, len(running)))
+        await asyncio.sleep(0.1)
+        running.remove(ctx.rollout_id)
+        return 1.0
+
+    await run_all(store, Runner(store, agent, max_env_num_per_worker=4), rollout_ids=[*together[0], *together[1]])
+
+    assert ran[:3] == [(rollout_id, 1) for rollout_id in suspects]
+    assert sorted(n for _, n in ran[3:]) == [1, 2, 3]
+    assert all(rollout.n_failures == 0 for rollout in await store.query_rollouts(status="succeeded"))
 
 
 async def test_an_agent_that_does_not_stop_holds_up_no_other(store: Store):

@@ -190,7 +190,8 @@ class _Output(asyncio.SubprocessProtocol):
                     self._hear(fd, rest)
             self._on_line(f"… {n_dropped:,} bytes of output are not shown")
 
-    def _hear(self, fd: int, text: str) -> None:
+    def _hear(self, fd: int, line: bytes) -> None:
+        text = line.decode(errors="replace")
         if fd == STDERR:
             self.last_words.append(text)
         self._on_line(text)

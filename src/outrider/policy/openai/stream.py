@@ -2,6 +2,7 @@
 
 import json
 
+from outrider.core.lines import LineSplitter
 from outrider.policy.openai.reply import (
     Call,
     Choice,
@@ -22,19 +23,18 @@ class EventReader:
     """Splits bytes into the data of events, whatever the pieces in which they arrive."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._lines = LineSplitter()
         self._data: list[bytes] = []
 
     @property
     def n_pending(self) -> int:
         """Bytes of an event that is not whole yet."""
-        return len(self._rest) + sum(map(len, self._data))
+        return self._lines.n_pending + sum(map(len, self._data))
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The events that this piece completes."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
         events = []
-        for line in lines:
+        for line in self._lines.feed(piece):
             text = line.removesuffix(b"\r")
             if text.startswith(b"data:"):
                 self._data.append(text[5:].removeprefix(b" "))

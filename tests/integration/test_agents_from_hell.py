@@ -286,6 +286,7 @@ async def test_whatever_an_agent_does_the_work_is_done_and_nobody_else_is_harmed
             rollout = rollouts[rollout_id]
             assert (rollout.status, rollout.n_failures) == (RolloutStatus.SUCCEEDED, 0), rollout.failure
     assert ended.returncode == 0, ended.stderr
+    assert len(ended.stdout) < 3_000_000, "more is shown than anybody can read"
 
 
 def work(url: str, folder: Path, agent: str, n_slots: int) -> "subprocess.CompletedProcess[str]":

@@ -55,7 +55,7 @@ class RunnerConfig:
     poll_interval: float = 5.0
     heartbeat_interval: float = 10.0
     grace_seconds: float = 30.0
-    max_block_seconds: float = 20.0
+    max_block_seconds: float = 15.0
     tags: tuple[str, ...] | None = None
     mode: Mode | None = None
     limits: StageLimits = field(default_factory=StageLimits)

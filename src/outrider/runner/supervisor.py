@@ -223,13 +223,15 @@ class Supervisor:
     async def _note_death(self) -> None:
         """`WorkersFailed` if it is one of very many, between which no rollout has succeeded."""
         self.n_deaths += 1
-        self._n_vain_deaths += 1
-        if self._n_vain_deaths < MAX_VAIN_DEATHS:
+        try:
+            n_succeeded = (await self._store.statistics()).rollouts[RolloutStatus.SUCCEEDED]
+        except StoreError as exc:
+            _log.warning("cannot look whether rollouts succeed: %s", exc)
             return
-        n_succeeded = (await self._store.statistics()).rollouts[RolloutStatus.SUCCEEDED]
-        if n_succeeded == self._n_succeeded:
+        self._n_vain_deaths = self._n_vain_deaths + 1 if n_succeeded == self._n_succeeded else 1
+        self._n_succeeded = n_succeeded
+        if self._n_vain_deaths == MAX_VAIN_DEATHS:
             raise WorkersFailed(f"workers died {MAX_VAIN_DEATHS} times, and no rollout succeeded; see above why")
-        self._n_succeeded, self._n_vain_deaths = n_succeeded, 0
 
     async def _live(self, index: int) -> int | None:
         """One worker's life; if it died and must be replaced, how many of its rollouts went back."""
@@ -255,7 +257,7 @@ class Supervisor:
         if not ended.failed:
             return None
         n_revoked = await self._take_leases(worker.worker_id, ended)
-        if self._killed:
+        if self._killed or (n_revoked == 0 and index in self._leaving):
             return None
         self._on_line(
             f"💀 Worker-{index} ({worker.worker_id}) {ended.description}; {n_revoked} of its rollouts go back"

@@ -23,6 +23,7 @@ from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import AttemptError, InvalidInput, described
 from outrider.core.ids import new_id
 from outrider.core.lines import LineSplitter
+from outrider.core.processes import WORKER_MARK, unmarked_environment
 from outrider.core.rollout import AttemptedRollout
 from outrider.core.tasks import uninterrupted
 from outrider.runner import guard as guarding
@@ -218,11 +219,11 @@ class Guard:
         self._n_workers += 1
         if self._process is None:
             self._process = subprocess.Popen(  # noqa: ASYNC220 one that outlives this loop, and is waited for in a thread
-                (sys.executable, "-IS", guarding.__file__, f"{self._name}.", str(spec.drain_seconds)),
+                (sys.executable, "-IS", guarding.__file__, f"{WORKER_MARK}={self._name}.", str(spec.drain_seconds)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={name: value for name, value in os.environ.items() if name != guarding.MARK},
+                env=unmarked_environment(),
                 cwd="/",
                 start_new_session=True,
             )
@@ -231,7 +232,7 @@ class Guard:
 
     async def leave(self, mark: str) -> None:
         """A worker is gone: so is all that it has started."""
-        await asyncio.to_thread(guarding.kill_marked, mark)
+        await asyncio.to_thread(guarding.kill_marked, f"{WORKER_MARK}={mark}")
         self._n_workers -= 1
         if self._n_workers == 0 and (process := self._process) is not None:
             self._process = None
@@ -283,7 +284,7 @@ class ProcessWorker:
                     *(sys.executable, "-m", guarding.PROGRAM, str(its.fileno())),
                     stdin=subprocess.DEVNULL,
                     pass_fds=(its.fileno(),),
-                    env={**os.environ, guarding.MARK: mark},
+                    env={**os.environ, WORKER_MARK: mark},
                     start_new_session=True,
                 )
             _, channel = await loop.create_unix_connection(lambda: SupervisorEnd(hear), sock=ours)

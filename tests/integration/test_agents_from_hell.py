@@ -15,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from outrider import RolloutConfig, open_store
+from outrider.core.errors import Boundary
 from outrider.core.status import RolloutStatus
 from processes import marked
 from store_invariants import check_invariants
@@ -88,6 +89,10 @@ async def segfaults():
 async def cancels_everything():
     for task in asyncio.all_tasks():
         task.cancel()
+    await asyncio.sleep(10)
+
+async def closes_all_descriptors():
+    os.closerange(3, 256)
     await asyncio.sleep(10)
 
 async def terminates_itself():
@@ -200,6 +205,7 @@ DIE = {
     "kills_itself": "SIGKILL",
     "segfaults": "SIGSEGV",
     "cancels_everything": "cancelled all of its tasks",
+    "closes_all_descriptors": "exited with code 1",
     "terminates_itself": None,
 }
 HANG = {
@@ -240,6 +246,9 @@ IN_ONE_PROCESS = {
     "swallows_cancellation": "timeout_seconds",
     "stops_the_loop": None,
 }
+
+BLAMED = {*RAISE, "blocks", "blocks_in_a_task"}
+"""Those whose failure is known to be the agent's own."""
 
 N_INNOCENT = 12
 
@@ -282,6 +291,7 @@ async def test_whatever_an_agent_does_the_work_is_done_and_nobody_else_is_harmed
                 assert rollout.status is RolloutStatus.FAILED, name
                 assert rollout.failure is not None
                 assert says in rollout.failure.message, name
+                assert rollout.failure.boundary is (Boundary.AGENT if name in BLAMED else rollout.failure.boundary)
         for rollout_id in innocent:
             rollout = rollouts[rollout_id]
             assert (rollout.status, rollout.n_failures) == (RolloutStatus.SUCCEEDED, 0), rollout.failure

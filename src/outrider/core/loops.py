@@ -34,7 +34,7 @@ def run_to_end(
             except BaseException as exc:
                 if task.done() and not task.cancelled():
                     return task.result()
-                if task.done() or _is_interrupt(exc):
+                if task.done() or not _is_attack(exc):
                     raise
                 _log.error("code beside the work tried to end the event loop: %s", described(exc))
     finally:
@@ -45,9 +45,11 @@ def run_to_end(
             runner.close()
 
 
-def _is_interrupt(error: BaseException) -> bool:
-    """Whether it is the user's Ctrl-C: where that is handled otherwise, only code can have raised it."""
-    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def _is_attack(error: BaseException) -> bool:
+    """Whether other code has stopped the loop, which is well; not the user's Ctrl-C, where nobody handles that."""
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    return isinstance(error, SystemExit | RuntimeError | asyncio.CancelledError)
 
 
 async def _joined(task: "asyncio.Task[R]") -> R:

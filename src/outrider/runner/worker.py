@@ -40,7 +40,7 @@ INPUT_CHARACTERS = 200
 LAST_WORDS_SECONDS = 1.0
 """How long to listen to a worker that has ended, in case something it started still holds its output open."""
 
-LAST_WORDS = 30
+LAST_WORDS, WORD_CHARACTERS = 30, 300
 """Lines of standard error that tell why a worker died: as many as a traceback of its threads may have."""
 
 LINE_BYTES = 8_000
@@ -176,7 +176,8 @@ class _Output(asyncio.SubprocessProtocol):
             for line in self._lines[fd].feed(data):
                 self._hear(fd, line)
         elif fd == STDERR:
-            self.last_words.extend(data[-LINE_BYTES:].decode(errors="replace").splitlines()[-LAST_WORDS:])
+            tail = data[-LINE_BYTES:].decode(errors="replace").splitlines()
+            self.last_words.extend(line[:WORD_CHARACTERS] for line in tail)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
         if rest := self._lines[fd].rest():
@@ -194,7 +195,7 @@ class _Output(asyncio.SubprocessProtocol):
     def _hear(self, fd: int, line: bytes) -> None:
         text = line.decode(errors="replace")
         if fd == STDERR:
-            self.last_words.append(text)
+            self.last_words.append(text[:WORD_CHARACTERS])
         self._on_line(text)
 
     def process_exited(self) -> None:
@@ -227,7 +228,11 @@ class Guard:
                 cwd="/",
                 start_new_session=True,
             )
-            await asyncio.to_thread(self._process.wait)  # its child guards
+            try:
+                await asyncio.to_thread(self._process.wait)  # its child guards
+            except BaseException:
+                self._n_workers -= 1
+                raise
         return f"{self._name}.{next(self._numbers)}."
 
     async def leave(self, mark: str) -> None:

@@ -214,7 +214,7 @@ HANG = {
     "swallows_cancellation": "timeout_seconds",
 }
 FALL_SILENT = {
-    "holds_the_lock": "said nothing",
+    "holds_the_lock": "in holds_the_lock",
     "stops_itself": "said nothing",
 }
 LITTER = {

@@ -135,6 +135,7 @@ class SupervisorEnd(asyncio.Protocol):
         self.blockage: Blockage | None = None
         self.ended: WorkerExit | None = None
         self.has_news = asyncio.Event()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.WriteTransport", transport)
@@ -145,6 +146,9 @@ class SupervisorEnd(asyncio.Protocol):
         for record in self._records():
             with suppress(msgspec.MsgspecError):  # code that the worker runs has written to our socket
                 self._take(wire.from_record(record, Report))
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
+        self.closed.set_result(None)
 
     def _records(self) -> Iterator[bytes]:
         while len(self._unread) >= SIZE_BYTES:

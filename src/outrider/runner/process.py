@@ -95,7 +95,7 @@ def _exit_soon(code: int) -> None:
 
 def main() -> int:
     """The exit code is for people: the supervisor goes by what it is told."""
-    faulthandler.enable(os.dup(sys.stderr.fileno()))  # whatever agents do to standard error
+    faulthandler.enable(os.dup(sys.stderr.fileno()), all_threads=False)  # whatever agents do to standard error
     channel = WorkerEnd(int(sys.argv[1]))
     spec = wire.from_record(channel.receive(), WorkerSpec)
     logging.basicConfig(level=spec.log_level, format=f"Worker-{spec.index} %(levelname)s %(message)s")

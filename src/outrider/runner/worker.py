@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol
 
@@ -40,8 +40,8 @@ INPUT_CHARACTERS = 200
 LAST_WORDS_SECONDS = 1.0
 """How long to listen to a worker that has ended, in case something it started still holds its output open."""
 
-LAST_WORDS, WORD_CHARACTERS = 30, 300
-"""Lines of standard error that tell why a worker died: as many as a traceback of its threads may have."""
+LAST_WORDS, WORD_CHARACTERS = 40, 300
+"""Lines of standard error that tell why a worker died: as many as the stack of one thread may have."""
 
 LINE_BYTES = 8_000
 OUTPUT_BYTES = 1_000_000
@@ -59,6 +59,9 @@ EXIT_SECONDS = 10.0
 
 STACK_SECONDS = 1.0
 """How long a silent worker gets to write down where it stands before it is killed."""
+
+STACK_LINES = 8
+"""What is told of that: the innermost calls."""
 
 READING_SECONDS = 1.0
 """How often a worker tells what it has used."""
@@ -215,12 +218,13 @@ class Guard:
         self._n_workers = 0
         self._process: subprocess.Popen[bytes] | None = None
 
-    async def enter(self, spec: WorkerSpec) -> str:
+    def enter(self, spec: WorkerSpec) -> str:
         """The mark of the next worker."""
         self._n_workers += 1
         if self._process is None:
-            self._process = subprocess.Popen(  # noqa: ASYNC220 one that outlives this loop, and is waited for in a thread
-                (sys.executable, "-IS", guarding.__file__, f"{WORKER_MARK}={self._name}.", str(spec.drain_seconds)),
+            mark = f"{WORKER_MARK}={self._name}."
+            self._process = subprocess.Popen(
+                (sys.executable, "-IS", guarding.__file__, mark, str(spec.drain_seconds)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -228,12 +232,12 @@ class Guard:
                 cwd="/",
                 start_new_session=True,
             )
-            try:
-                await asyncio.to_thread(self._process.wait)  # its child guards
-            except BaseException:
-                self._n_workers -= 1
-                raise
         return f"{self._name}.{next(self._numbers)}."
+
+    async def settled(self) -> None:
+        """Until the guard stands by itself: the process that was started here has ended, its child guards."""
+        if self._process is not None:
+            await asyncio.to_thread(self._process.wait)
 
     async def leave(self, mark: str) -> None:
         """A worker is gone: so is all that it has started."""
@@ -280,8 +284,9 @@ class ProcessWorker:
 
         loop = asyncio.get_running_loop()
         guard = guard or Guard()
-        mark = await guard.enter(spec)
+        mark = guard.enter(spec)
         ours, its = socket.socketpair()
+        transport: asyncio.SubprocessTransport | None = None
         try:
             with its:
                 transport, output = await loop.subprocess_exec(
@@ -293,12 +298,15 @@ class ProcessWorker:
                     start_new_session=True,
                 )
             _, channel = await loop.create_unix_connection(lambda: SupervisorEnd(hear), sock=ours)
+            worker = cls(transport, output, channel, spec, (guard, mark))
+            channel.send(wire.to_record(spec))
+            await guard.settled()
         except BaseException:
             ours.close()
             await uninterrupted(guard.leave(mark))
+            if transport is not None:
+                transport.close()
             raise
-        worker = cls(transport, output, channel, spec, (guard, mark))
-        channel.send(wire.to_record(spec))
         return worker
 
     async def wait(self) -> WorkerExit:
@@ -312,10 +320,12 @@ class ProcessWorker:
             self._end_group()
             guard, mark = self._mark
             await guard.leave(mark)
-            await asyncio.wait([self._output.silent], timeout=LAST_WORDS_SECONDS)
+            await asyncio.wait([self._output.silent, self._channel.closed], timeout=LAST_WORDS_SECONDS)
         finally:
             self._channel.close()
             self._transport.close()
+        if verdict is not None and (stack := self._stack()):
+            return replace(verdict, description="\n".join([verdict.description, *stack]))
         return verdict or self._channel.ended or WorkerExit(failed=True, description=self._describe())
 
     async def _until_news(self) -> None:
@@ -376,13 +386,14 @@ class ProcessWorker:
         assert code is not None
         if code < 0:
             return "\n".join([f"was killed by {signal.Signals(-code).name}", *self._stack()])
-        return "\n".join([f"exited with code {code} before its work was done", *self._output.last_words])
+        said = list(self._output.last_words)[-STACK_LINES:]
+        return "\n".join([f"exited with code {code} before its work was done", *said])
 
     def _stack(self) -> list[str]:
         """Where the process stood, if it has written that down as it died."""
         said = list(self._output.last_words)
         starts = [place for place, line in enumerate(said) if line.startswith("Fatal Python error")]
-        return said[starts[-1] :] if starts else []
+        return [line for line in said[starts[-1] :] if line][:STACK_LINES] if starts else []
 
 
 @asynccontextmanager

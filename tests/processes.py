@@ -111,3 +111,15 @@ def run_outrider(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done
+
+
+def marked(variable: str) -> list[str]:
+    """The command lines of the processes that were started with this in their environment, as `NAME=value`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if variable.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text())
+        except OSError:
+            continue
+    return found

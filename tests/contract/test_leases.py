@@ -8,7 +8,7 @@ from outrider.core.attempt import LostLease
 from outrider.core.errors import Boundary, LeaseLost, UnknownId
 from outrider.core.rollout import AttemptedRollout, RolloutConfig
 from outrider.core.status import AttemptStatus, RolloutStatus
-from outrider.store import Store
+from outrider.store import Revoked, Store
 from outrider.testing import FakeClock
 from store_moves import claim, enqueue_and_claim, everything, finish, log, the, until
 
@@ -253,3 +253,40 @@ async def test_the_leases_of_a_dead_worker_can_be_taken_at_once(store: Store, pa
     assert [(await claim(store)).input for _ in range(2)] == [0, 1]
     assert await store.revoke_leases("dead", reason="again") == ()
     assert await store.revoke_leases("nobody", reason="never seen") == ()
+
+
+async def test_rollouts_that_were_in_a_dead_worker_together_are_set_aside_and_do_not_count(store: Store):
+    together = [await enqueue_and_claim(store, n, worker_id="dead", tag="a") for n in range(2)]
+    other = await store.enqueue_rollout("other")
+    await store.revoke_leases("dead", reason="worker dead was killed (SIGSEGV)", how=Revoked.ISOLATED)
+
+    for claimed in together:
+        assert await end_of(store, claimed) == (
+            AttemptStatus.CANCELLED,
+            Boundary.WORKER,
+            "worker dead was killed (SIGSEGV)",
+        )
+        assert (await the(store, claimed.rollout_id)).n_failures == 0
+    assert [found.rollout_id for found in await store.dequeue_many_rollouts(9, worker_id="w")] == [other.rollout_id]
+    assert await store.dequeue_many_rollouts(9, worker_id="w", tags=["a"]) == ()
+    assert await store.dequeue_many_rollouts(9, worker_id="w", mode="train") == ()
+    assert await store.dequeue_many_rollouts(9, worker_id="w", tags=["b"], isolated=True) == ()
+    assert await store.dequeue_many_rollouts(9, worker_id="w", mode="val", isolated=True) == ()
+    (first,) = await store.dequeue_many_rollouts(1, worker_id="alone", isolated=True)
+    (second,) = await store.dequeue_many_rollouts(1, worker_id="as well", tags=["a"], mode="train", isolated=True)
+    assert [first.input, second.input] == [0, 1]
+
+    await store.revoke_leases("alone", reason="it died again", how=Revoked.ISOLATED)
+    assert await end_of(store, first) == (AttemptStatus.UNRESPONSIVE, Boundary.WORKER, "it died again")
+    assert (await the(store, first.rollout_id)).n_failures == 1
+    assert await store.dequeue_many_rollouts(9, worker_id="w") == ()
+    (again,) = await store.dequeue_many_rollouts(9, worker_id="w", mode="train", isolated=True)
+    assert again.rollout_id == first.rollout_id
+
+
+async def test_rollouts_that_had_no_part_in_the_end_of_their_worker_are_handed_back(store: Store):
+    claimed = await enqueue_and_claim(store, 0, worker_id="dead")
+    await store.revoke_leases("dead", reason="another one blocked it", how=Revoked.HANDED_BACK)
+    assert await end_of(store, claimed) == (AttemptStatus.CANCELLED, Boundary.WORKER, "another one blocked it")
+    assert (await the(store, claimed.rollout_id)).n_failures == 0
+    assert (await claim(store)).rollout_id == claimed.rollout_id

@@ -238,6 +238,12 @@ def test_a_terminal_gets_a_live_progress_line_and_a_summary():
     assert "Summary" in text
 
 
+def test_until_done_says_by_its_exit_code_that_rollouts_are_left_open():
+    run("enqueue", "--test", "4")
+    said = run("work", "--workers", "1", "--max-rollouts", "1", "--until-done", code=1).stderr
+    assert "3 rollouts are left open" in said
+
+
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_every_command_has_a_help_that_helps(command: str):
     text = run(*command.split(), "--help").stdout

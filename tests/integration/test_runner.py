@@ -21,6 +21,7 @@ from outrider.core.errors import Boundary, InvalidInput, PolicyUnusable
 from outrider.core.event import EventKind
 from outrider.core.status import AttemptStatus, RolloutStatus
 from outrider.runner import StageLimits
+from outrider.store import Revoked
 from outrider.testing import eventually
 
 
@@ -137,6 +138,96 @@ async def a_string(task: Any, ctx: Context) -> Any:
 
 def leaving(task: Any, ctx: Context) -> float:
     raise SystemExit(3)
+
+
+class Unspeakable(BaseException):
+    """Has no words for what happened."""
+
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+    __repr__ = __str__
+
+
+def raising(error: BaseException) -> Callable[[Any, Context], Any]:
+    async def agent(task: Any, ctx: Context) -> float:
+        await asyncio.sleep(0)
+        raise error
+
+    return agent
+
+
+async def cancels_itself(task: Any, ctx: Context) -> float:
+    me = asyncio.current_task()
+    assert me is not None
+    me.cancel()
+    await asyncio.sleep(1)
+    return 1.0
+
+
+async def awaits_a_cancelled_future(task: Any, ctx: Context) -> float:
+    async with asyncio.timeout(10):
+        never = asyncio.get_running_loop().create_future()
+        never.cancel()
+        await never
+    return 1.0
+
+
+async def cancelled_in_a_group(task: Any, ctx: Context) -> float:
+    async with asyncio.TaskGroup() as group:
+        child = group.create_task(asyncio.sleep(10))
+        child.cancel()
+        await child
+    return 1.0
+
+
+async def quits_in_a_group(task: Any, ctx: Context) -> float:
+    async def fail(error: BaseException) -> None:
+        raise error
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fail(Unspeakable()))
+        group.create_task(fail(ValueError("the other one")))
+    return 1.0
+
+
+def cancelled_in_a_thread(task: Any, ctx: Context) -> float:
+    raise asyncio.CancelledError
+
+
+def endless_cause() -> Exception:
+    error, other = ValueError("egg"), ValueError("hen")
+    error.__cause__, other.__cause__ = other, error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("agent", "says"),
+    [
+        (raising(SystemExit(0)), "SystemExit: 0"),
+        (raising(KeyboardInterrupt()), "KeyboardInterrupt"),
+        (raising(GeneratorExit()), "GeneratorExit"),
+        (raising(Unspeakable()), "__str__ raised SystemExit"),
+        (raising(ValueError("x" * 100_000_000)), "99,996,000 more characters"),
+        (raising(endless_cause()), "egg"),
+        (raising(asyncio.CancelledError()), "nobody had cancelled"),
+        (cancels_itself, "cancelled its own task"),
+        (awaits_a_cancelled_future, "nobody had cancelled"),
+        (cancelled_in_a_group, "nobody had cancelled"),
+        (quits_in_a_group, "the other one"),
+        (cancelled_in_a_thread, "CancelledError"),
+    ],
+)
+async def test_whatever_an_agent_raises_is_one_failed_attempt(store: Store, agent: Any, says: str):
+    async with asyncio.timeout(20):
+        rollout = await Runner(store, agent).step("task")
+
+    assert rollout.status is RolloutStatus.FAILED
+    assert (rollout.n_attempts, rollout.n_failures) == (1, 1)
+    assert rollout.failure is not None
+    assert rollout.failure.boundary is Boundary.AGENT
+    assert says in rollout.failure.message
+    assert len(rollout.failure.message) < 10_000
 
 
 async def unstorable(task: Any, ctx: Context) -> Result:
@@ -280,6 +371,43 @@ async def test_a_plain_agent_can_see_that_it_was_stopped(store: Store):
     await run_all(store, Runner(store, watch), rollout_ids=ids)
 
     assert await asyncio.to_thread(seen.wait, 5)
+
+
+async def test_an_agent_that_blocks_the_event_loop_is_named_loudly(store: Store, caplog: pytest.LogCaptureFixture):
+    async def block(task: Any, ctx: Context) -> float:
+        time.sleep(1.0)
+        return 1.0
+
+    rollout = await Runner(store, block, max_block_seconds=0.4).step("task")
+
+    assert rollout.status is RolloutStatus.SUCCEEDED
+    (record,) = [record for record in caplog.records if "blocks its worker" in record.message]
+    assert rollout.rollout_id in record.message
+    assert f"{__file__}:" in record.message
+    assert "in block" in record.message
+    assert "time.sleep(1.0)" in record.message
+
+
+async def test_a_rollout_that_was_set_aside_runs_alone_and_first(store: Store):
+    together = [await enqueue(store, 3), await enqueue(store, 3)]
+    suspects = [claimed.rollout_id for claimed in await store.dequeue_many_rollouts(3, worker_id="dead")]
+    assert suspects == together[0]
+    await store.revoke_leases("dead", reason="it died", how=Revoked.ISOLATED)
+    ran: list[tuple[str, int]] = []
+    running: set[str] = set()
+
+    async def agent(task: Any, ctx: Context) -> float:
+        running.add(ctx.rollout_id)
+        ran.append((ctx.rollout_id, len(running)))
+        await asyncio.sleep(0.1)
+        running.remove(ctx.rollout_id)
+        return 1.0
+
+    await run_all(store, Runner(store, agent, max_env_num_per_worker=4), rollout_ids=[*together[0], *together[1]])
+
+    assert ran[:3] == [(rollout_id, 1) for rollout_id in suspects]
+    assert sorted(n for _, n in ran[3:]) == [1, 2, 3]
+    assert all(rollout.n_failures == 0 for rollout in await store.query_rollouts(status="succeeded"))
 
 
 async def test_an_agent_that_does_not_stop_holds_up_no_other(store: Store):

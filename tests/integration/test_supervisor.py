@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -19,6 +20,8 @@ from outrider.runner.kit import EpisodeSpec
 from outrider.runner.supervisor import Scale, Supervisor, process_launcher, task_launcher
 from outrider.runner.worker import WorkerSpec
 from outrider.testing import eventually
+from processes import marked
+from store_invariants import check_invariants
 
 AGENTS = """
 import asyncio, os, signal, time
@@ -39,10 +42,17 @@ def litter(task, ctx):
     subprocess.Popen(["sleep", "600"])
     os._exit(9)
 
-def deadly(task, ctx):
+async def deadly(task, ctx):
+    await asyncio.sleep(0.2)
     if task.get("deadly"):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGSEGV)
     return 1.0
+
+async def littering(task, ctx):
+    import subprocess
+    subprocess.Popen(["setsid", "--fork", "sleep", "600"])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    await asyncio.sleep(600)
 """
 
 
@@ -117,16 +127,50 @@ async def test_a_killed_worker_is_noticed_at_once_replaced_and_its_rollout_retri
 
 async def test_a_task_that_kills_its_workers_fails_alone(store: Store, agents: Path):
     config = RolloutConfig(max_attempts=2)
-    deadly = await store.enqueue_rollout({"deadly": True}, config=config)
-    others = [await store.enqueue_rollout({}, config=config) for _ in range(10)]
-    ids = [deadly.rollout_id, *(rollout.rollout_id for rollout in others)]
+    others = [await store.enqueue_rollout({}, config=config) for _ in range(20)]
+    deadly = [await store.enqueue_rollout({"deadly": True}, config=config, priority=1) for _ in range(2)]
+    ids = [rollout.rollout_id for rollout in (*deadly, *others)]
+    supervisor = supervise(store, "some_agents:deadly", scale=2, max_env_num_per_worker=8)
 
-    await until_ended(store, supervise(store, "some_agents:deadly", scale=2), ids)
+    await until_ended(store, supervisor, ids, seconds=60)
 
+    await check_invariants(store)
     ended = {rollout.rollout_id: rollout for rollout in await store.query_rollouts()}
-    assert ended[deadly.rollout_id].status is RolloutStatus.FAILED
-    assert ended[deadly.rollout_id].failure.boundary.is_infrastructure  # type: ignore[union-attr]
-    assert all(ended[rollout.rollout_id].status is RolloutStatus.SUCCEEDED for rollout in others)
+    for rollout in (ended[one.rollout_id] for one in deadly):
+        assert (rollout.status, rollout.n_failures) == (RolloutStatus.FAILED, 2)
+        assert rollout.failure is not None
+        assert rollout.failure.boundary.is_infrastructure
+        assert "killed its worker 2 times" in rollout.failure.message
+        assert "SIGSEGV" in rollout.failure.message
+    for rollout in (ended[one.rollout_id] for one in others):
+        assert (rollout.status, rollout.n_failures) == (RolloutStatus.SUCCEEDED, 0)
+    assert supervisor.n_deaths <= 2 + 2 * 2, "rollouts that were set aside ran together"
+
+
+async def test_a_worker_that_somebody_else_terminates_is_replaced(store: Store, agents: Path):
+    lines: list[str] = []
+    rollout = await store.enqueue_rollout({"seconds": 30})
+    supervisor = supervise(store, "some_agents:slow", scale=1, lines=lines, grace_seconds=0.1)
+
+    async def terminate() -> None:
+        await running(store, 1)
+        (worker,) = supervisor.workers
+        os.kill(worker.pid, signal.SIGTERM)  # type: ignore[attr-defined]
+
+        async def second_attempt() -> bool:
+            return len(await store.query_attempts(rollout.rollout_id)) == 2
+
+        await eventually(second_attempt, within_seconds=20)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(supervisor.run())
+        await terminate()
+        await store.cancel_rollouts([rollout.rollout_id])
+        supervisor.drain()
+
+    first, _ = await store.query_attempts(rollout.rollout_id)
+    assert first.status is AttemptStatus.CANCELLED, "it was handed back, and counts as no failure"
+    assert any("SIGTERM from outside" in line for line in lines)
 
 
 async def test_what_a_dead_worker_has_started_ends_with_it(store: Store, agents: Path):
@@ -224,36 +268,28 @@ async def test_the_same_supervisor_keeps_workers_as_tasks(store: Store, agents: 
     assert lines[0].startswith("✅ Worker-0 processing rollout: ro-")
 
 
-def test_workers_do_not_outlive_a_supervisor_that_was_killed(store_url: str, agents: Path):
+def test_nothing_outlives_a_supervisor_that_was_killed(store_url: str, agents: Path):
     outrider = [sys.executable, "-m", "outrider"]
     subprocess.run([*outrider, "enqueue", "--test", "2", "--store", store_url], check=True, capture_output=True)
-    command = [
-        *outrider,
-        "work",
-        "--workers",
-        "2",
-        "--agent",
-        "some_agents:slow",
-        "--grace",
-        "0.2",
-        "--store",
-        store_url,
-    ]
-    supervisor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    mark = f"SUPERVISED={uuid4()}"
+    work = ["work", "--workers", "2", "--agent", "some_agents:littering", "--grace", "0.2", "--store", store_url]
+    supervisor = subprocess.Popen(
+        [*outrider, *work], stdout=subprocess.PIPE, text=True, env={**os.environ, **dict([mark.split("=")])}
+    )
     assert supervisor.stdout is not None
-    for line in supervisor.stdout:
-        if "processing" in line:
-            break
-    children = [int(pid) for pid in Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()]
-    assert len(children) == 2
+    n_at_work = 0
+    while n_at_work < 2:
+        n_at_work += "processing" in supervisor.stdout.readline()
+    while sum("sleep" in command for command in marked(mark)) < 2:
+        time.sleep(0.05)
 
     supervisor.kill()
     supervisor.wait()
     supervisor.stdout.close()
 
     deadline = time.monotonic() + 15
-    while any(Path(f"/proc/{pid}").exists() for pid in children):
-        assert time.monotonic() < deadline, "a worker outlived its supervisor"
+    while left := marked(mark):
+        assert time.monotonic() < deadline, f"outlived their supervisor: {left}"
         time.sleep(0.05)
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from outrider.core.attempt import Failure, LostLease
 from outrider.core.errors import Boundary, OutriderError
 from outrider.core.rollout import AttemptedRollout, RolloutConfig, RolloutRequest
-from outrider.store import Store, open_store
+from outrider.store import Revoked, Store, open_store
 from outrider.testing import FakeClock
 from store_invariants import check_invariants
 from store_moves import log
@@ -125,6 +125,7 @@ class TwoStores(RuleBasedStateMachine):
         tags=st.none() | st.sets(st.sampled_from("abc")),
         mode=st.none() | modes,
         request_id=st.sampled_from([None, None, "q0", "q1"]),
+        isolated=st.sampled_from([False, False, True]),
     )
     def claim(self, limit: int, **filters: Any) -> None:
         self.both(lambda store, _: store.dequeue_many_rollouts(limit, **filters))
@@ -157,9 +158,9 @@ class TwoStores(RuleBasedStateMachine):
         chosen = {self._number(n) for n in some} if self._holders else set()
         self.both(lambda store, names: store.heartbeat(worker_id, [names[n] for n in chosen]))
 
-    @rule(worker_id=workers)
-    def revoke(self, worker_id: str) -> None:
-        self.both(lambda store, _: store.revoke_leases(worker_id, reason="died"))
+    @rule(worker_id=workers, how=st.sampled_from(Revoked))
+    def revoke(self, worker_id: str, how: Revoked) -> None:
+        self.both(lambda store, _: store.revoke_leases(worker_id, reason="died", how=how))
 
     @rule(ids=st.lists(rollout_ids, max_size=2))
     def cancel(self, ids: list[str]) -> None:

@@ -4,6 +4,7 @@ Found by context variable, never by a global.
 """
 
 import asyncio
+import sys
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -175,6 +176,13 @@ _MISSING = (
 def _storable(text: str) -> str:
     """Text that every store keeps: half characters and NULs, as models and programs print them, become marks."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+def context_of(task: "asyncio.Task[Any]") -> Context | None:
+    """The context of the attempt that a task works for, if it does and Python can tell (3.12 and later)."""
+    if sys.version_info >= (3, 12):
+        return task.get_context().get(_current)
+    return None
 
 
 def current() -> Context:

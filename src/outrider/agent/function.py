@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import inspect
+import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
@@ -11,7 +12,8 @@ from outrider.agent.chat import ChatAgent
 from outrider.agent.context import Context
 from outrider.agent.protocol import AgentFunction, EpisodeFactory, Result
 from outrider.agent.react import ReActAgent
-from outrider.core.errors import AgentError, InvalidInput
+from outrider.core.errors import AgentError, InvalidInput, described
+from outrider.core.forks import exit_if_forked
 from outrider.core.loading import load
 
 
@@ -113,9 +115,12 @@ async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
         if not done.done():
             set_outcome(outcome)
 
+    pid = os.getpid()
+
     def call() -> None:
         try:
-            outcome, set_outcome = context.run(function, *args), done.set_result
+            with exit_if_forked(pid):
+                outcome, set_outcome = context.run(function, *args), done.set_result
         except BaseException as exc:  # noqa: BLE001 raised again in the coroutine that waits
             outcome, set_outcome = _carried(exc), done.set_exception
         try:
@@ -128,9 +133,9 @@ async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _carried(error: BaseException) -> BaseException:
-    """A future cannot carry StopIteration, and SystemExit in an agent must not end the worker."""
-    if isinstance(error, StopIteration | SystemExit | KeyboardInterrupt):
-        carried = AgentError(f"the agent raised {type(error).__name__}: {error}", stage="agent")
-        carried.__cause__ = error
-        return carried
-    return error
+    """What a future carries to the loop: it cannot carry StopIteration, and SystemExit would end the loop there."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    carried = AgentError(f"the agent raised {described(error)}", stage="agent")
+    carried.__cause__ = error
+    return carried

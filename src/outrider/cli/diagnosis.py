@@ -3,11 +3,13 @@
 from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 
+from outrider.cli.leases import is_running_here
 from outrider.core.attempt import Failure
 from outrider.core.status import LIVE, QUEUED, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.evaluate.results import FailureLine
 from outrider.store import Statistics, Store
+from outrider.store.rows import WORKER_SILENT_SECONDS
 
 SLOW_SECONDS = 600.0
 SAMPLE = 1000
@@ -19,6 +21,7 @@ async def diagnose(store: Store, statistics: Statistics, workers: tuple[Worker, 
     """One sentence for each trouble; none when all goes well."""
     return [
         *_unattended(statistics, workers, now),
+        *_silent(workers, now),
         *await _overdue(store, now),
         *await _retried(store),
         *await _failed(store),
@@ -32,7 +35,23 @@ def _unattended(statistics: Statistics, workers: tuple[Worker, ...], now: dateti
     waited = (
         "" if statistics.oldest_queued_at is None else f", the oldest for {_span(now - statistics.oldest_queued_at)}"
     )
+    if any(map(is_running_here, workers)):
+        return [f"{n_queued} rollouts wait{waited}, and the workers that are there do not answer; see below"]
     return [f"{n_queued} rollouts wait{waited}, and no worker is there: start one with `outrider work`"]
+
+
+def _silent(workers: tuple[Worker, ...], now: datetime) -> list[str]:
+    """Workers whose processes are there but were not heard of, and what they hold."""
+    lines = []
+    for worker in workers:
+        silent = now - worker.last_seen_at
+        if silent > timedelta(seconds=WORKER_SILENT_SECONDS) and is_running_here(worker):
+            held = f" holds {len(worker.attempt_ids)} leases and" if worker.attempt_ids else ""
+            lines.append(
+                f"worker {worker.worker_id}{held} has been silent for {_span(silent)}, though its process is there: it "
+                "works no more, or something blocks its event loop; its log says what"
+            )
+    return lines[:EXAMPLES]
 
 
 async def _overdue(store: Store, now: datetime) -> list[str]:

@@ -12,6 +12,7 @@ import click
 from outrider.cli.console import echo
 from outrider.cli.signals import listening
 from outrider.core.errors import InvalidInput, StoreError
+from outrider.core.loops import run_to_end
 from outrider.core.rollout import Rollout
 from outrider.core.status import Mode
 from outrider.store import Store, StoreUrl, open_store
@@ -57,7 +58,7 @@ cpus_option = click.option(
 def run(work: Coroutine[Any, Any, R]) -> R:
     """Run a command's coroutine. SIGTERM ends it as Ctrl-C does: what it holds is given back before it exits."""
     try:
-        return asyncio.run(_ended_by_signal(work))
+        return run_to_end(_ended_by_signal(work))
     except asyncio.CancelledError:
         echo("outrider: stopped by SIGTERM", err=True)
         sys.exit(128 + signal.SIGTERM)

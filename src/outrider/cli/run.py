@@ -64,6 +64,7 @@ _SECTIONS: Mapping[str, tuple[Option, ...]] = {
         ray_option,
         cpus_option,
         setting("timeout", float, "Seconds per attempt.", metavar="SECONDS"),
+        setting("max_block", float, "Replace a worker process that an agent blocks this long.", metavar="SECONDS"),
         setting("max_attempts", int, "Attempts per rollout when something around it fails."),
         setting("output_dir", str, "Where runs are kept."),
         setting("name", str, "Name of the run; made up from mode, model and time otherwise."),

@@ -28,8 +28,9 @@ class PolicySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class RunConfig(MachineSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of a run and of its machines. A YAML file names them as here; flags are the same with dashes.
 
-    `num_rollouts` is how many rollouts run at once; `timeout` is per attempt, in seconds. `env` is the configuration of
-    the environment, `scorer` a shorthand for `env.scorer`; `mcp`, servers whose tools are offered too, has no flag.
+    `num_rollouts` is how many rollouts run at once; `timeout` is per attempt, in seconds; `max_block`
+    is how long an agent may block a worker process before that is replaced. `env` is the configuration of the
+    environment, `scorer` a shorthand for `env.scorer`; `mcp`, servers whose tools are offered too, has no flag.
     `policies` are those beside the run's own, for teams; a budget is for the calls of all, at the same prices.
     `team` are settings of a team; `action_space`, `observation_type` and `client_password` are for osworld.
     With `ray`, the address of a Ray cluster, workers are actors there; empty, it is the one of RAY_ADDRESS, or one that
@@ -46,6 +47,7 @@ class RunConfig(MachineSettings, frozen=True, kw_only=True, forbid_unknown_field
     ray: str | None = None
     cpus_per_worker: float = 0.0
     timeout: float | None = None
+    max_block: float | None = None
     max_attempts: int = 3
     output_dir: str = "results"
     name: str | None = None
@@ -87,7 +89,7 @@ class RunConfig(MachineSettings, frozen=True, kw_only=True, forbid_unknown_field
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise InvalidInput(f"{field} is {value}; give 1 or more")
-        for field in ("limit", "timeout", "budget_tokens", "budget_money", "budget_seconds"):
+        for field in ("limit", "timeout", "max_block", "budget_tokens", "budget_money", "budget_seconds"):
             value = getattr(self, field)
             if value is not None and not value > 0:
                 raise InvalidInput(f"{field} is {value}; give more than 0, or leave it out for no limit")

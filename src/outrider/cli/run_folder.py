@@ -25,7 +25,7 @@ MAY_CHANGE = frozenset({
     "data", "num_rollouts", "workers", "output_dir", "name", "store", "base_url", "api_key_env",
     "max_retries", "record", "limit",
     "budget_tokens", "budget_money", "budget_seconds", "prompt_price", "completion_price", "client_password",
-    "ray", "cpus_per_worker", *HOW_FAST,
+    "ray", "cpus_per_worker", "max_block", *HOW_FAST,
 })  # fmt: skip
 """Settings that change how fast or how far a run goes, but not what its results mean; tasks are compared themselves."""
 

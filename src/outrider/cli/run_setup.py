@@ -140,6 +140,8 @@ def worker_spec(config: RunConfig, store_url: StoreUrl, episodes: EpisodeSpec, t
     if episodes.supply is not None:
         limits = replace(limits, act_seconds=config.timeout or math.inf)
     settings = RunnerConfig(max_env_num_per_worker=config.n_slots, tags=(tag,), limits=limits)
+    if config.max_block is not None:
+        settings = replace(settings, max_block_seconds=config.max_block)
     return WorkerSpec(store_url=store_url, episodes=episodes, config=settings, tells_claims=False)
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from outrider.cli.console import Console, print_json, visible
 from outrider.cli.diagnosis import diagnose
+from outrider.cli.leases import is_running_here
 from outrider.cli.options import check_tag, json_option, mode_option, opened, run, store_option, tag_option
 from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
@@ -78,7 +79,7 @@ def _print(
         table.add_column(status, justify="right", style=COLOURS.get(status, ""))
     table.add_row(*(str(counts[status]) for status in RolloutStatus))
     console.print(table)
-    here = tuple(worker for worker in workers if worker.status is not WorkerStatus.UNKNOWN)
+    here = tuple(worker for worker in workers if worker.status is not WorkerStatus.UNKNOWN or is_running_here(worker))
     if here:
         console.print(_workers_table(here, now))
     if len(here) < len(workers):
@@ -93,5 +94,6 @@ def _workers_table(workers: tuple[Worker, ...], now: datetime) -> Table:
     table = Table("worker", "status", "leases", "last seen", title="Workers", title_justify="left")
     for worker in workers:
         ago = f"{max((now - worker.last_seen_at).total_seconds(), 0.0):.0f} s ago"
-        table.add_row(worker.worker_id, worker.status, str(len(worker.attempt_ids)), ago)
+        status = "silent" if worker.status is WorkerStatus.UNKNOWN else worker.status
+        table.add_row(worker.worker_id, status, str(len(worker.attempt_ids)), ago)
     return table

@@ -19,7 +19,7 @@ from outrider.cli.options import (
     store_option,
 )
 from outrider.cli.supervision import supervise
-from outrider.cli.tally import Tally, follow, new_tally
+from outrider.cli.tally import Tally, follow, n_open, new_tally
 from outrider.cli.work_view import View, open_view
 from outrider.core.clock import SystemClock
 from outrider.core.errors import InvalidInput
@@ -115,6 +115,15 @@ class Order:
     metavar="SECONDS",
     help="On Ctrl-C, let running rollouts finish this long before they are handed back.",
 )
+@click.option(
+    "--max-block",
+    "max_block_seconds",
+    type=float,
+    default=_DEFAULTS.max_block_seconds,
+    show_default=True,
+    metavar="SECONDS",
+    help="Replace a worker whose event loop an agent blocks this long, and fail that agent's attempt.",
+)
 @click.option("--tag", "tags", multiple=True, help="Only rollouts with this tag; may be given several times.")
 @mode_option
 @click.option("--until-done", is_flag=True, help="End when no rollout is open any more.")
@@ -139,7 +148,7 @@ def command(
     """Run workers that share the rollouts of a store; each rollout goes to exactly one.
 
     Ctrl-C drains: nothing more is claimed, running rollouts finish or go back to the queue. A second Ctrl-C stops at
-    once; what ran is retried by the next worker.
+    once; what ran is retried by the next worker. With --until-done the exit code is 1 if rollouts are left open.
     """
     config = RunnerConfig(grace_seconds=grace, tags=tags or None, mode=None if mode is None else Mode(mode), **runner)
     order = Order(
@@ -158,17 +167,20 @@ def command(
         raise InvalidInput("--tasks keeps workers in this process, --ray has them on a cluster; give one of them")
     if store_url.scheme == "memory" and not as_tasks:
         raise InvalidInput("a memory:// store lives in one process; give a sqlite:/// or postgresql:// store")
-    summary = run(_work_somewhere(order))
+    summary, n_left = run(_work_somewhere(order))
     if as_json:
         print_json(summary)
+    if until_done and n_left:
+        raise click.ClickException(f"{n_left} rollouts are left open; `outrider status` tells more")
 
 
-async def _work_somewhere(order: Order) -> dict[str, object]:
+async def _work_somewhere(order: Order) -> tuple[dict[str, object], int]:
     with on_cluster(order.ray, order.store_url, order.cpus_per_worker) as cluster:
         return await _work(order, cluster)
 
 
-async def _work(order: Order, cluster: "Cluster | None") -> dict[str, object]:
+async def _work(order: Order, cluster: "Cluster | None") -> tuple[dict[str, object], int]:
+    """The numbers of the run, and how many rollouts it has left open."""
     clock = SystemClock()
     scale = order.scale(1 if cluster is None else len(cluster.working_nodes))
     # Workers may wait for a store that is still empty; work that shall be done must be there.
@@ -189,8 +201,9 @@ async def _work(order: Order, cluster: "Cluster | None") -> dict[str, object]:
             for rollout in (await store.finished_after(tally.cursor, limit=1_000_000)).items:
                 tally.add(rollout)
         summary = tally.summary(clock.time())
-        view.summary(summary, await store.statistics())
-        return summary
+        statistics = await store.statistics()
+        view.summary(summary, statistics)
+        return summary, n_open(statistics)
 
 
 async def _follow(store: Store, tally: Tally, view: View, *, forever: bool) -> None:

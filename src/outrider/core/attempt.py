@@ -5,7 +5,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from outrider.core.errors import AttemptError, Boundary
+from outrider.core.errors import AttemptError, Boundary, message_of
 from outrider.core.status import AttemptStatus
 
 _TRACEBACK_CHARACTERS = 8_000
@@ -24,13 +24,15 @@ class Failure(Struct, frozen=True, kw_only=True):
     def of(cls, error: AttemptError) -> "Failure":
         """The record of `error`; the innermost cause gives the kind and the traceback."""
         cause: BaseException = error
-        while cause.__cause__ is not None:
+        seen = {id(cause)}
+        while cause.__cause__ is not None and id(cause.__cause__) not in seen:
             cause = cause.__cause__
+            seen.add(id(cause))
         text = _printable("".join(traceback.format_exception(cause)))
         return cls(
             boundary=error.boundary,
             kind=type(cause).__name__,
-            message=_printable(str(error)),
+            message=_printable(message_of(error)),
             stage=error.stage,
             traceback=text[-_TRACEBACK_CHARACTERS:],
         )

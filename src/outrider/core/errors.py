@@ -41,10 +41,21 @@ OutriderError
 ```
 """
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from itertools import islice
 from typing import ClassVar
+
+MESSAGE_CHARACTERS = 4_000
+"""Longer messages are cut: an agent may raise a hundred megabytes."""
+
+CUT_SLACK = 200
+"""A message that is hardly longer stays whole, so that one which was cut before keeps its note."""
+
+SHOWN_OF_GROUP = 3
+"""How many members of an exception group its description names."""
 
 
 class Boundary(StrEnum):
@@ -287,10 +298,49 @@ class WorkerError(AttemptError):
 
 @contextmanager
 def boundary(error: type[AttemptError], stage: str) -> Iterator[None]:
-    """Attribute whatever exception escapes the block to one side, unless it has been attributed already."""
+    """Attribute whatever exception escapes the block to one side, unless it has been attributed already.
+
+    That includes `SystemExit` and its like, which would end the event loop, and a cancellation that nobody asked for.
+    """
     try:
         yield
     except AttemptError:
         raise
-    except Exception as exc:
-        raise error(f"{type(exc).__name__}: {exc}", stage=stage) from exc
+    except asyncio.CancelledError as exc:
+        if _is_being_cancelled():
+            raise
+        raise error("asyncio.CancelledError was raised, but nobody had cancelled the task", stage=stage) from exc
+    except BaseException as exc:
+        raise error(described(exc), stage=stage) from exc
+
+
+def described(error: BaseException) -> str:
+    """An exception's type and message, however unwilling it is to give one; bounded in length."""
+    text = message_of(error)
+    if isinstance(error, BaseExceptionGroup):
+        shown = [described(member) for member in islice(error.exceptions, SHOWN_OF_GROUP)]
+        text = _cut(f"{text}: {'; '.join(shown)}")
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
+
+
+def message_of(error: BaseException) -> str:
+    """`str(error)`, or that it could not be had; bounded in length."""
+    try:
+        return _cut(str(error))
+    except BaseException as exc:  # noqa: BLE001 an agent's class may raise anything here
+        return f"(no message: its __str__ raised {type(exc).__name__})"
+
+
+def _cut(text: str) -> str:
+    n_more = len(text) - MESSAGE_CHARACTERS
+    return text if n_more <= CUT_SLACK else f"{text[:MESSAGE_CHARACTERS]}… ({n_more:,} more characters)"
+
+
+def _is_being_cancelled() -> bool:
+    """Whether somebody called `cancel` on the running task; where no task runs, nobody can tell."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return True
+    return task is None or task.cancelling() > 0

@@ -36,12 +36,22 @@ def usable_user(number: int) -> int | None:
     return None
 
 
+WORKER_MARK = "OUTRIDER_WORKER"
+"""The environment variable that marks a worker process and all that the agents in it start, which end with it."""
+
+
+def unmarked_environment() -> dict[str, str]:
+    """Our variables, for a program that may outlive the worker which starts it, such as a virtual machine."""
+    return {name: value for name, value in os.environ.items() if name != WORKER_MARK}
+
+
 class Child:
     """A program in a session of its own that gets the descriptors it is given, and no others.
 
     It is not started by the event loop: which descriptors a program inherits from there is the loop's affair, and with
     uvloop it is all that are not marked otherwise. And who is cancelled while the loop starts a program has no hold of
-    what that has started in turn. Unless it `inherits`, it knows nothing of our variables and our folder.
+    what that has started in turn. Unless it `inherits`, it knows nothing of our variables and our folder; in no case is
+    it marked as a worker's own.
     """
 
     def __init__(
@@ -60,7 +70,7 @@ class Child:
             stdout=stdout,
             stderr=stderr,
             pass_fds=given,
-            env=None if inherits else {},
+            env=unmarked_environment() if inherits else {},
             cwd=None if inherits else "/",
             start_new_session=True,
         )

@@ -1,7 +1,9 @@
 """One attempt: five stages, one boundary and one deadline each, and one end.
 
 Invariants:
-- A failure is attributed to the boundary of the stage it came from, and is recorded once, as data.
+- A failure is attributed to the boundary of the stage it came from, and is recorded once, as data. So is whatever else
+  an agent raises: `SystemExit`, `KeyboardInterrupt`, a cancellation that nobody asked for.
+- A process that an agent forks off ends where it would return into this code.
 - The attempt ends with one fenced write, which takes its last events along.
 - `close` runs whatever happened before it, shielded from cancellation and bounded.
 - An attempt of a rollout in a ledger makes no model call before it has leave, and before the policy has reached the
@@ -15,6 +17,7 @@ Invariants:
 import asyncio
 import logging
 import math
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -42,6 +45,7 @@ from outrider.core.errors import (
     boundary,
 )
 from outrider.core.event import EventKind
+from outrider.core.forks import exit_if_forked
 from outrider.core.ledger import LEDGER_KEY, PIN_KEY
 from outrider.core.machine import WANTED
 from outrider.core.rollout import AttemptedRollout
@@ -135,11 +139,11 @@ class AttemptRun:
         self._clock = clock
         self._limits = limits
         self._admission = admission
-        self._context = Context(claimed, self.recorder, clock, limits=limits.turns(), lender=admission.policies)
+        self.context = Context(claimed, self.recorder, clock, limits=limits.turns(), lender=admission.policies)
 
     async def run(self) -> AttemptStatus | None:
         """Run it and write its end; the state it ended in, or None if it had lost its lease."""
-        self._context.enter()
+        self.context.enter()
         if not {LEDGER_KEY, PIN_KEY}.isdisjoint(self.claimed.metadata):
             self._admission.publications.need()
         try:
@@ -155,7 +159,7 @@ class AttemptRun:
             await self._could_not_end(exc)
             return None
         finally:
-            self._context.stop()
+            self.context.stop()
 
     @property
     def has_news(self) -> bool:
@@ -180,9 +184,16 @@ class AttemptRun:
         except StoreError as exc:
             await self._could_not_end(exc)
 
+    async def fail(self, error: AttemptError) -> None:
+        """End it as failed, since it has not done so itself."""
+        try:
+            await self._finish(AttemptStatus.FAILED, None, Failure.of(error))
+        except StoreError as exc:
+            await self._could_not_end(exc)
+
     def abandon(self) -> None:
         """It does not stop: let it at least ask nothing more of the model."""
-        self._context.stop()
+        self.context.stop()
 
     async def leave_account(self, *, is_cut_off: bool = False) -> None:
         """Tell what the attempt took, now that somebody else has ended it; nothing may keep this from its end.
@@ -226,25 +237,25 @@ class AttemptRun:
         return LEDGER_KEY in self.claimed.metadata
 
     def _account(self, *, failed: bool = False) -> Account:
-        account = self._context.spending.account(
+        account = self.context.spending.account(
             n_bytes=self.recorder.n_bytes, held_seconds=self._held_seconds, metrics=self._metrics
         )
         return replace(account, failed=failed)
 
     async def _result(self) -> Result:
-        with boundary(AgentError, "agent"):
-            episode = self._episodes(self._context)
+        with boundary(AgentError, "agent"), exit_if_forked(os.getpid()):
+            episode = self._episodes(self.context)
             on_machine = takes_machine(episode)
         try:
             if on_machine and self._has_account:
-                self._context.log(WANTED)
+                self.context.log(WANTED)
                 await self._admitted()
-            await self._staged(Stage.BOOT, episode.boot(self._context))
-            await self._staged(Stage.SETUP, episode.setup(self._context))
+            await self._staged(Stage.BOOT, episode.boot(self.context))
+            await self._staged(Stage.SETUP, episode.setup(self.context))
             if not on_machine:
                 await self._admitted()
-            result = await self._staged(Stage.ACT, episode.act(self._context))
-            result = await self._staged(Stage.SCORE, episode.score(self._context, result))
+            result = await self._staged(Stage.ACT, episode.act(self.context))
+            result = await self._staged(Stage.SCORE, episode.score(self.context, result))
             return self._checked(result)
         finally:
             await self._close(episode)
@@ -266,7 +277,7 @@ class AttemptRun:
     async def _staged(self, stage: Stage, work: Awaitable[R]) -> R:
         self.stage = stage
         seconds = self._limits.of(stage)
-        with boundary(BOUNDARIES[stage], stage):
+        with boundary(BOUNDARIES[stage], stage), exit_if_forked(os.getpid()):
             if math.isinf(seconds):
                 return await work
             scope = asyncio.timeout(seconds)
@@ -293,21 +304,21 @@ class AttemptRun:
                     "stop_reason": result.stop_reason,
                     "explanation": result.explanation,
                 }
-                self._context.record(EventKind.REWARD, "result", data)
+                self.context.record(EventKind.REWARD, "result", data)
         self._metrics = result.metrics
         return result
 
     async def _close(self, episode: Episode) -> None:
         """Close the episode even while being cancelled. What goes wrong here is recorded and changes no result."""
-        self._context.stop()
+        self.context.stop()
         await uninterrupted(self._closed(episode))
 
     async def _closed(self, episode: Episode) -> None:
         try:
-            await self._staged(Stage.CLOSE, episode.close(self._context))
+            await self._staged(Stage.CLOSE, episode.close(self.context))
         except AttemptError as exc:
             _log.warning("rollout %s: %s", self.claimed.rollout_id, exc)
-            self._context.log(f"close failed: {exc}")
+            self.context.log(f"close failed: {exc}")
 
     async def _finish(self, status: AttemptStatus, reward: float | None, failure: Failure | None) -> AttemptStatus:
         attempt = self.claimed.attempt

@@ -1,62 +1,109 @@
-"""The program of a worker process: `python -m outrider.runner.process`, started and fed by a supervisor."""
+"""The program of a worker process: `python -m outrider.runner.process DESCRIPTOR`, started and told by a supervisor.
+
+Invariants:
+- Nothing that an agent raises, in whatever task, ends the event loop; nothing it leaves behind keeps the process alive.
+- How it ended is told over the channel. A process that ends without having told was ended by something else.
+- A process that an agent forks off never runs this event loop.
+"""
 
 import asyncio
+import faulthandler
 import logging
 import os
+import selectors
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+import traceback
+from functools import partial
 
 from outrider.core import wire
 from outrider.core.errors import OutriderError
+from outrider.core.forks import EXIT_FORKED
+from outrider.core.loops import run_to_end
 from outrider.core.undumpable import become_undumpable
-from outrider.runner.worker import EXIT_INVALID, EXIT_STOPPED, REASON, WorkerSpec, exit_by, open_runner
+from outrider.runner.channel import Report, WorkerEnd, WorkerExit
+from outrider.runner.loop_watch import LoopWatch
+from outrider.runner.worker import WorkerSpec, exit_by, open_runner
+
+EXIT_SECONDS = 5.0
+"""How long the process may take to exit once its work is done: threads and exit handlers of agents may never end."""
 
 
-async def _work(spec: WorkerSpec) -> None:
-    """Work until there is nothing more to do, a signal says stop, or the supervisor is gone."""
-    async with open_runner(spec, _say) as runner:
-        loop = asyncio.get_running_loop()
+class _WorkerSelector(selectors.DefaultSelector):
+    """A selector for one process: a child that was forked off and comes back to the event loop ends here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pid = os.getpid()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if os.getpid() != self._pid:
+            os._exit(EXIT_FORKED)
+        return super().select(timeout)
+
+
+async def _work(spec: WorkerSpec, channel: WorkerEnd) -> WorkerExit:
+    """Work until there is nothing more to do, a signal or the supervisor says stop, or the supervisor is gone."""
+    loop = asyncio.get_running_loop()
+    stopped_by: list[str] = []
+
+    def stop(name: str) -> None:
+        stopped_by.append(name)
+        runner.stop()
+
+    watch = LoopWatch(spec.config.max_block_seconds, lambda found: channel.tell(Report(blockage=found)))
+    async with open_runner(
+        spec, lambda line: channel.tell(Report(line=line)), watch=watch, owns_process=True
+    ) as runner:
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, runner.stop)
-        threading.Thread(target=_watch_supervisor, args=(loop, runner.stop), daemon=True).start()
-        await runner.iter()
+            loop.add_signal_handler(number, stop, number.name)
+        channel.listen(partial(loop.call_soon_threadsafe, stop, ""))
+        n_run = await runner.iter()
+    if stopped_by and stopped_by[0]:
+        return WorkerExit(failed=True, description=f"was told to stop by a {stopped_by[0]} from outside")
+    return WorkerExit(failed=False, description=f"ended after {n_run} rollouts")
 
 
-def _watch_supervisor(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-    """Standard input ends when the supervisor does."""
-    while os.read(sys.stdin.fileno(), 4096):
-        continue
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(stop)
-
-
-def _say(line: str) -> None:
-    """Print a line whole, so that lines of several workers do not mix; nobody may be left to read it."""
+async def _work_and_tell(spec: WorkerSpec, channel: WorkerEnd) -> int:
+    """Work, and tell the supervisor how that ended; the exit code."""
+    ready = getattr(asyncio.get_running_loop(), "_ready", None)
+    if ready is not None:  # in a forked child nothing but the code that forked goes on
+        os.register_at_fork(after_in_child=ready.clear)
     try:
-        os.write(sys.stdout.fileno(), f"{line}\n".encode())
-    except BrokenPipeError:
-        return
+        ended = await _work(spec, channel)
+    except asyncio.CancelledError:
+        ended = WorkerExit(failed=True, description="failed: code that it ran has cancelled all of its tasks")
+    except BaseException as exc:  # noqa: BLE001 told to the supervisor
+        if not isinstance(exc, OutriderError):
+            traceback.print_exc()
+        ended = exit_by(exc)
+    channel.tell(Report(ended=ended))
+    _exit_soon(int(ended.failed))
+    return int(ended.failed)
 
 
-def _read_spec() -> WorkerSpec:
-    size = int.from_bytes(sys.stdin.buffer.read(4))
-    return wire.from_record(sys.stdin.buffer.read(size), WorkerSpec)
+def _exit_soon(code: int) -> None:
+    """Exit whatever threads and exit handlers do."""
+
+    def wait() -> None:
+        time.sleep(EXIT_SECONDS)
+        os._exit(code)
+
+    threading.Thread(target=wait, name="exit", daemon=True).start()
 
 
 def main() -> int:
-    """Exit code 0: nothing more to do; 2: something given cannot be used; 3: the run must stop; 1: anything else."""
+    """The exit code is for people: the supervisor goes by what it is told."""
     become_undumpable()
-    spec = _read_spec()
+    faulthandler.enable(os.dup(sys.stderr.fileno()), all_threads=False)  # whatever agents do to standard error
+    channel = WorkerEnd(int(sys.argv[1]))
+    spec = wire.from_record(channel.receive(), WorkerSpec)
     logging.basicConfig(level=spec.log_level, format=f"Worker-{spec.index} %(levelname)s %(message)s")
-    try:
-        asyncio.run(_work(spec))
-    except OutriderError as exc:
-        _say(REASON + " ".join(str(exc).splitlines()))
-        ended = exit_by(exc)
-        return EXIT_INVALID if ended.invalid else EXIT_STOPPED if ended.stops_run else 1
-    return 0
+    code = run_to_end(_work_and_tell(spec, channel), loop_factory=lambda: asyncio.SelectorEventLoop(_WorkerSelector()))
+    channel.flush(EXIT_SECONDS)
+    return code
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ Invariants:
 - `stop()` claims nothing more; running attempts finish, or are handed back after `grace_seconds`.
 - An attempt that waits for leave to begin when `stop()` is called is handed back at once: it may never get it.
 - A failure that stops the run (`AttemptError.stops_run`) stops the worker in the same way; `iter` then raises it.
+- A rollout that was set aside, since it may have killed a worker, runs alone: it is claimed while nothing else runs,
+  and nothing else is claimed until it has ended.
 """
 
 import asyncio
@@ -18,16 +20,18 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from outrider.agent import AgentFunction, EpisodeFactory
+from outrider.agent.context import context_of
 from outrider.agent.function import episodes_of
 from outrider.core.attempt import LostLease
 from outrider.core.clock import Clock, SystemClock, sleep
-from outrider.core.errors import AttemptError, InvalidInput, LeaseLost, StoreUnavailable
+from outrider.core.errors import AgentError, AttemptError, InvalidInput, LeaseLost, StoreUnavailable
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, require_positive
 from outrider.core.status import AttemptStatus, Mode
 from outrider.runner.admission import Admission
-from outrider.runner.attempt import AttemptRun, StageLimits
+from outrider.runner.attempt import AttemptRun, Stage, StageLimits
 from outrider.runner.claims import Claims
 from outrider.runner.env_manager import EnvManager
+from outrider.runner.loop_watch import LoopWatch
 from outrider.store import Store
 
 _log = logging.getLogger(__name__)
@@ -41,13 +45,17 @@ UNAVAILABLE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerConfig:
-    """How a worker works. `poll_interval` bounds how long a claim waits before it looks again by itself."""
+    """How a worker works. `poll_interval` bounds how long a claim waits before it looks again by itself.
+
+    `max_block_seconds` is how long code may block the event loop: meanwhile no lease is renewed and no cancel is heard.
+    """
 
     max_env_num_per_worker: int = 1
     max_rollouts: int | None = None
     poll_interval: float = 5.0
     heartbeat_interval: float = 10.0
     grace_seconds: float = 30.0
+    max_block_seconds: float = 15.0
     tags: tuple[str, ...] | None = None
     mode: Mode | None = None
     limits: StageLimits = field(default_factory=StageLimits)
@@ -59,6 +67,7 @@ class RunnerConfig:
             raise InvalidInput(f"max_rollouts is {self.max_rollouts}; give 1 or more, or leave it out for no limit")
         require_positive("poll_interval", self.poll_interval)
         require_positive("heartbeat_interval", self.heartbeat_interval)
+        require_positive("max_block_seconds", self.max_block_seconds)
         if self.heartbeat_interval >= LEASE_SECONDS:
             raise InvalidInput(
                 f"heartbeat_interval is {self.heartbeat_interval:g} s, but a lease ends after {LEASE_SECONDS:g} s of "
@@ -96,6 +105,9 @@ class _Running:
 class Runner:
     """One worker on one store. Give it an agent, a function or `module:function`, or a factory of episodes.
 
+    `watch` is the watch on the event loop that it shares with other workers; without one it keeps its own. One that
+    `owns_process` is cancelled by nobody but code that it runs: it then leaves its leases to its supervisor.
+
     Single settings may be given by name, as in `Runner(store, agent, max_rollouts=5, poll_interval=2.0)`.
     """
 
@@ -109,6 +121,8 @@ class Runner:
         config: RunnerConfig | None = None,
         clock: Clock | None = None,
         on_claim: Callable[[AttemptedRollout], None] = lambda _: None,
+        watch: LoopWatch | None = None,
+        owns_process: bool = False,
         **changes: Any,
     ) -> None:
         if (agent is None) == (episodes is None):
@@ -128,6 +142,10 @@ class Runner:
         self._grace_is_over = False
         self._stopped_by: AttemptError | None = None
         self._abandoned: set[asyncio.Task[AttemptStatus | None]] = set()
+        self._watch = watch
+        self._owns_process = owns_process
+        self._isolated: asyncio.Future[None] | None = None
+        self._looks_for_isolated = True
 
     def get_worker_id(self) -> str:
         return self.worker_id
@@ -165,14 +183,16 @@ class Runner:
     @asynccontextmanager
     async def _upkeep(self) -> AsyncIterator[None]:
         """Keep leases alive, events flowing and `stop()` heard for as long as the block lasts."""
-        async with asyncio.TaskGroup() as group:
-            duties = (self._keep_leases, self._report_progress, self._hand_back_when_stopped, self._admission.run)
-            tasks = [group.create_task(duty()) for duty in duties]
-            try:
-                yield
-            finally:
-                for task in tasks:
-                    task.cancel()
+        watch = self._watch or LoopWatch(self._config.max_block_seconds)
+        with watch.of(self._identify):
+            async with asyncio.TaskGroup() as group:
+                duties = (self._keep_leases, self._report_progress, self._hand_back_when_stopped, self._admission.run)
+                tasks = [group.create_task(duty()) for duty in duties]
+                try:
+                    yield
+                finally:
+                    for task in tasks:
+                        task.cancel()
 
     async def _claim_until_stopped(self, claims: Claims) -> None:
         claiming = asyncio.ensure_future(claims.run())
@@ -187,18 +207,32 @@ class Runner:
             claiming.result()
 
     async def _claim(self, limit: int) -> Sequence[AttemptedRollout]:
+        if self._isolated is not None:
+            await asyncio.wait([self._isolated])
         try:
-            return await self._store.dequeue_many_rollouts(
-                limit,
-                worker_id=self.worker_id,
-                wait=self._config.poll_interval,
-                tags=self._config.tags,
-                mode=self._config.mode,
-            )
+            if self._looks_for_isolated and not self._running:
+                if isolated := await self._dequeue(1, isolated=True):
+                    self._isolated = asyncio.get_running_loop().create_future()
+                    return isolated
+                self._looks_for_isolated = False
+            claimed = await self._dequeue(limit, wait=self._config.poll_interval)
         except StoreUnavailable as exc:
             _log.warning("cannot claim, will try again: %s", exc)
             await sleep(self._clock, UNAVAILABLE_SECONDS)
             return ()
+        # A worker that replaces a dead one begins with what that one ran; others look when they have nothing to do.
+        self._looks_for_isolated = not claimed
+        return claimed
+
+    async def _dequeue(self, limit: int, *, wait: float = 0.0, isolated: bool = False) -> Sequence[AttemptedRollout]:
+        return await self._store.dequeue_many_rollouts(
+            limit,
+            worker_id=self.worker_id,
+            wait=wait,
+            tags=self._config.tags,
+            mode=self._config.mode,
+            isolated=isolated,
+        )
 
     async def _run(self, claimed: AttemptedRollout) -> None:
         """Run one attempt to its end, whatever that is."""
@@ -228,17 +262,28 @@ class Runner:
             self._stopped_by = self._stopped_by or exc
             self.stop()
         except asyncio.CancelledError:
-            running.stop(lost=False)
-            await self._settle(running)
+            if not self._owns_process:
+                running.stop(lost=False)
+                await self._settle(running)
             raise
         finally:
             self._running.pop(claimed.attempt.attempt_id, None)
+            self._end_isolation()
+
+    def _end_isolation(self) -> None:
+        """The attempt that has ended was the only one, if it was isolated; there may be more of them."""
+        if self._isolated is not None:
+            self._isolated.set_result(None)
+            self._isolated = None
+            self._looks_for_isolated = True
 
     async def _settle(self, running: _Running) -> None:
         """See a task that has ended, or was told to, to its end; hand back a rollout that it did not finish."""
-        task = running.task
+        task, limits = running.task, self._config.limits
         if not task.done():
-            await asyncio.wait([task], timeout=self._config.limits.cancel_seconds + self._config.limits.close_seconds)
+            await asyncio.wait([task], timeout=limits.cancel_seconds)
+        if not task.done() and running.attempt.stage is Stage.CLOSE:
+            await asyncio.wait([task], timeout=limits.close_seconds)
         if not task.done():
             _log.error("rollout %s: its agent does not stop; left behind", running.attempt.claimed.rollout_id)
             running.attempt.abandon()
@@ -246,6 +291,10 @@ class Runner:
             task.add_done_callback(self._abandoned.discard)
         elif not task.cancelled():
             task.result()
+            return
+        elif not running.told_to_stop.done():
+            stage = running.attempt.stage
+            await running.attempt.fail(AgentError("the agent cancelled its own task", stage=stage))
             return
         if running.lost:
             await running.attempt.leave_account(is_cut_off=running.cut_off)
@@ -263,6 +312,16 @@ class Runner:
         self._grace_is_over = True
         for running in self._running.values():
             running.stop(lost=False)
+
+    def _identify(self, task: "asyncio.Task[Any] | None") -> AttemptedRollout | None:
+        """Which rollout a task works for; in a process of its own, all that runs works for the only one there is."""
+        context = None if task is None else context_of(task)
+        for running in self._running.values():
+            if running.task is task or (context is not None and running.attempt.context is context):
+                return running.attempt.claimed
+        if self._owns_process and len(self._running) == 1:
+            return next(iter(self._running.values())).attempt.claimed
+        return None
 
     def _beat_at_least_every(self, seconds: float) -> None:
         if seconds < self._interval:

@@ -3,6 +3,9 @@
 Invariants:
 - A worker that dies is noticed at once; its leases are taken away at once, so that its rollouts are retried without
   waiting for them to expire; it is replaced after a pause that grows while deaths come quickly.
+- A death counts as a failure only for a rollout that was alone in its worker. Several are set aside and then run alone,
+  so that the one that kills its workers fails, and no other. One that is known to have blocked its worker's event loop
+  fails at once, and the others go back.
 - A worker that cannot be started as configured is not tried again: `run` raises.
 - A worker that met what every other worker would meet too (`stopped_by` says what) lets all of them drain.
 - When `run` returns or raises, no worker is left.
@@ -11,16 +14,20 @@ Invariants:
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 
+from outrider.core.attempt import Failure
 from outrider.core.clock import Clock, SystemClock, sleep
-from outrider.core.errors import InvalidInput, StoreError, WorkersFailed
-from outrider.core.status import LIVE, QUEUED
+from outrider.core.errors import Boundary, InvalidInput, LeaseLost, StoreError, WorkersFailed
+from outrider.core.status import LIVE, QUEUED, AttemptStatus, RolloutStatus
 from outrider.core.tasks import uninterrupted
+from outrider.runner.channel import WorkerExit
+from outrider.runner.loop_watch import Blockage, LoopWatch
 from outrider.runner.meter import Reading
-from outrider.runner.worker import LineHandler, ProcessWorker, RunningWorker, TaskWorker, WorkerSpec
-from outrider.store import Statistics, Store
+from outrider.runner.worker import Guard, LineHandler, ProcessWorker, RunningWorker, TaskWorker, WorkerSpec
+from outrider.store import Revoked, Statistics, Store
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +38,11 @@ HEALTHY_SECONDS = 5.0
 """A worker that lived this long was not broken from the start."""
 
 MAX_QUICK_DEATHS = 5
+"""How often a worker may die in a row right after its start, before it has begun a rollout."""
+
+MAX_VAIN_DEATHS = 100
+"""How often workers may die in a row without a rollout that succeeds: it is not single tasks that kill them."""
+
 FIRST_PAUSE_SECONDS = 0.1
 
 
@@ -57,19 +69,23 @@ class Scale:
 
 
 def task_launcher(store: Store, on_line: LineHandler) -> Launcher:
-    """Workers as tasks of this process."""
+    """Workers as tasks of this process, under one watch on its event loop."""
+    watch: LoopWatch | None = None
 
     async def launch(spec: WorkerSpec) -> RunningWorker:
-        return TaskWorker(store, spec, on_line)
+        nonlocal watch
+        watch = watch or LoopWatch(spec.config.max_block_seconds)
+        return TaskWorker(store, spec, on_line, watch)
 
     return launch
 
 
 def process_launcher(on_line: LineHandler) -> Launcher:
-    """Workers as processes of their own."""
+    """Workers as processes of their own, with one guard over them."""
+    guard = Guard()
 
     async def launch(spec: WorkerSpec) -> RunningWorker:
-        return await ProcessWorker.start(spec, on_line)
+        return await ProcessWorker.start(spec, on_line, guard)
 
     return launch
 
@@ -100,6 +116,8 @@ class Supervisor:
         self._killed = False
         self._failure: BaseException | None = None
         self._used_by_gone = Reading()
+        self._n_vain_deaths = 0
+        self._n_succeeded = -1
         self.n_deaths = 0
         self.stopped_by: str | None = None
 
@@ -187,20 +205,36 @@ class Supervisor:
         try:
             while index not in self._leaving and not self._draining.is_set():
                 began = self._clock.time()
-                if not await self._live(index):
+                n_revoked = await self._live(index)
+                if n_revoked is None:
                     return
-                quick_deaths = 0 if self._clock.time() - began > HEALTHY_SECONDS else quick_deaths + 1
+                is_quick = n_revoked == 0 and self._clock.time() - began <= HEALTHY_SECONDS
+                quick_deaths = quick_deaths + 1 if is_quick else 0
                 if quick_deaths == MAX_QUICK_DEATHS:
                     raise WorkersFailed(
                         f"Worker-{index} died {quick_deaths} times right after its start; see above why"
                     )
+                await self._note_death()
                 await sleep(self._clock, FIRST_PAUSE_SECONDS * 2**quick_deaths if quick_deaths > 1 else 0.0)
         finally:
             self._slots.pop(index, None)
             self._leaving.discard(index)
 
-    async def _live(self, index: int) -> bool:
-        """One worker's life; whether it died and must be replaced."""
+    async def _note_death(self) -> None:
+        """`WorkersFailed` if it is one of very many, between which no rollout has succeeded."""
+        self.n_deaths += 1
+        try:
+            n_succeeded = (await self._store.statistics()).rollouts[RolloutStatus.SUCCEEDED]
+        except StoreError as exc:
+            _log.warning("cannot look whether rollouts succeed: %s", exc)
+            return
+        self._n_vain_deaths = self._n_vain_deaths + 1 if n_succeeded == self._n_succeeded else 1
+        self._n_succeeded = n_succeeded
+        if self._n_vain_deaths == MAX_VAIN_DEATHS:
+            raise WorkersFailed(f"workers died {MAX_VAIN_DEATHS} times, and no rollout succeeded; see above why")
+
+    async def _live(self, index: int) -> int | None:
+        """One worker's life; if it died and must be replaced, how many of its rollouts went back."""
         self._on_line(f"🚀 Starting Worker-{index}...")
         worker = await self._launcher(replace(self._spec, index=index))
         self._workers[index] = worker
@@ -219,21 +253,56 @@ class Supervisor:
         if ended.stops_run:
             self.stopped_by = self.stopped_by or ended.description
             self.drain()
-            return False
+            return None
         if not ended.failed:
-            return False
-        n_revoked = await self._take_leases(worker.worker_id, ended.description)
-        if self._killed or index in self._leaving:
-            return False
-        self.n_deaths += 1
+            return None
+        n_revoked = await self._take_leases(worker.worker_id, ended)
+        if self._killed or (n_revoked == 0 and index in self._leaving):
+            return None
         self._on_line(
             f"💀 Worker-{index} ({worker.worker_id}) {ended.description}; {n_revoked} of its rollouts go back"
         )
-        return True
+        return n_revoked
 
-    async def _take_leases(self, worker_id: str, description: str) -> int:
+    async def _take_leases(self, worker_id: str, ended: WorkerExit) -> int:
         try:
-            return len(await self._store.revoke_leases(worker_id, reason=f"worker {worker_id} {description}"))
+            if self._killed:
+                return await self._revoke(worker_id, ended, Revoked.HANDED_BACK)
+            if ended.blockage is not None and await self._fail_blocking(ended.blockage):
+                return 1 + await self._revoke(worker_id, ended, Revoked.HANDED_BACK)
+            return await self._revoke(worker_id, ended, Revoked.ISOLATED)
         except StoreError as exc:
             _log.warning("cannot take the leases of %s away, they will expire: %s", worker_id, exc)
             return 0
+
+    async def _revoke(self, worker_id: str, ended: WorkerExit, how: Revoked) -> int:
+        reason = f"worker {worker_id} {ended.description}"
+        if how is Revoked.ISOLATED and (n_deaths := await self._n_deaths_alone(worker_id)) > 1:
+            reason = f"killed its worker {n_deaths} times; the last one {ended.description}"
+        return len(await self._store.revoke_leases(worker_id, reason=reason, how=how))
+
+    async def _fail_blocking(self, blockage: Blockage) -> bool:
+        """Fail the attempt that has blocked its worker; whether it is known which one that was."""
+        if blockage.rollout_id is None or blockage.attempt_id is None:
+            return False
+        error = Failure(
+            boundary=Boundary.AGENT,
+            kind="LoopBlocked",
+            message=blockage.message,
+            stage="agent",
+            traceback=blockage.stack,
+        )
+        with suppress(LeaseLost):  # it has expired meanwhile
+            await self._store.update_attempt(
+                blockage.rollout_id, blockage.attempt_id, status=AttemptStatus.FAILED, error=error
+            )
+        return True
+
+    async def _n_deaths_alone(self, worker_id: str) -> int:
+        """How often workers have died in which the only rollout of this one ran alone; 0 if it has not just one."""
+        held = [one for one in await self._store.query_rollouts(status_in=LIVE) if one.worker_id == worker_id]
+        if len(held) != 1:
+            return 0
+        attempts = await self._store.query_attempts(held[0].rollout_id)
+        lost = [one.failure for one in attempts if one.status is AttemptStatus.UNRESPONSIVE]
+        return 1 + sum(failure is not None and failure.kind == "WorkerDied" for failure in lost)

@@ -1,25 +1,36 @@
 """What a supervisor starts, watches and stops: a worker as a task in this process, or as a process of its own.
 
-A worker process reads its `WorkerSpec` from standard input and then waits on it: when the supervisor dies, however
-it dies, the input ends and the worker drains. So no worker outlives its supervisor by more than its grace.
+A worker process hangs on a channel: when the supervisor dies, however it dies, the channel ends and the worker drains.
+What does not, and what it has started, is ended by the guard. So nothing outlives a supervisor by more than its grace.
 """
 
 import asyncio
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Protocol, cast
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, Protocol
 
 from outrider.agent import EpisodeFactory
 from outrider.core import wire
 from outrider.core.clock import Clock, SystemClock, sleep
-from outrider.core.errors import AttemptError, InvalidInput
+from outrider.core.errors import AttemptError, InvalidInput, described
+from outrider.core.ids import new_id
+from outrider.core.lines import LineSplitter
+from outrider.core.processes import WORKER_MARK, unmarked_environment
 from outrider.core.rollout import AttemptedRollout
+from outrider.core.tasks import uninterrupted
+from outrider.runner import guard as guarding
+from outrider.runner.attempt import FINISH_RETRY_SECONDS
+from outrider.runner.channel import SupervisorEnd, WorkerExit
 from outrider.runner.kit import EpisodeSpec, open_episodes
+from outrider.runner.loop_watch import LoopWatch
 from outrider.runner.meter import Meter, Reading
 from outrider.runner.runner import Runner, RunnerConfig, worker_id_of
 from outrider.store import Store, StoreUrl, open_store
@@ -32,14 +43,28 @@ LINE_BYTES = 1 << 16
 LAST_WORDS_SECONDS = 1.0
 """How long to listen to a worker that has ended, in case something it started still holds its output open."""
 
-EXIT_INVALID = 2
-"""The exit code of a worker that was given something it cannot use; starting it again would not help."""
+LAST_WORDS, WORD_CHARACTERS = 40, 300
+"""Lines of standard error that tell why a worker died: as many as the stack of one thread may have."""
 
-EXIT_STOPPED = 3
-"""The exit code of a worker that met what every other worker would meet too; the run stops."""
+LINE_BYTES = 8_000
+OUTPUT_BYTES = 1_000_000
+"""What is shown of a line, and of all that a worker prints within a second."""
 
-REASON = "\x1f"
-"""A line that begins with this character is why a worker process ends; its supervisor tells it once for all of them."""
+LOOK_SECONDS = 1.0
+SILENT_SECONDS = 5.0
+"""A worker may be silent for so much longer than its event loop may be blocked: it speaks in a thread."""
+
+START_SECONDS = 60.0
+"""How much longer it may be silent at first, while its interpreter starts."""
+
+EXIT_SECONDS = 10.0
+"""How long a worker that has told its end may take to exit."""
+
+STACK_SECONDS = 1.0
+"""How long a silent worker gets to write down where it stands before it is killed."""
+
+STACK_LINES = 8
+"""What is told of that: the innermost calls."""
 
 READING_SECONDS = 1.0
 """How often a worker tells what it has used."""
@@ -59,26 +84,21 @@ class WorkerSpec:
     log_level: str = "WARNING"
     tells_claims: bool = True
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerExit:
-    """How a worker ended: by itself or by dying (`failed`).
-
-    `invalid`: it would die again at once. `stops_run`: every other worker would come to the same end.
-    """
-
-    failed: bool
-    description: str
-    invalid: bool = False
-    stops_run: bool = False
+    @property
+    def drain_seconds(self) -> float:
+        """How long a worker that is told to drain may take: grace, what comes after it, and writing down the ends."""
+        limits = self.config.limits
+        writing = sum(FINISH_RETRY_SECONDS)
+        return self.config.grace_seconds + limits.cancel_seconds + limits.close_seconds + writing + EXIT_SECONDS
 
 
 def exit_by(error: BaseException) -> WorkerExit:
     """How a worker ends that this error stopped."""
-    stops_run = isinstance(error, AttemptError) and error.stops_run
-    description = str(error) if stops_run else f"failed: {error}"
-    invalid = isinstance(error, InvalidInput)
-    return WorkerExit(failed=True, description=description, invalid=invalid, stops_run=stops_run)
+    if isinstance(error, AttemptError) and error.stops_run:
+        return WorkerExit(failed=True, description=str(error), stops_run=True)
+    if isinstance(error, InvalidInput):
+        return WorkerExit(failed=True, description=str(error), invalid=True)
+    return WorkerExit(failed=True, description=f"failed: {described(error)}")
 
 
 class RunningWorker(Protocol):
@@ -103,8 +123,9 @@ class RunningWorker(Protocol):
 class TaskWorker:
     """A worker as a task of the running event loop, on the supervisor's own store."""
 
-    def __init__(self, store: Store, spec: WorkerSpec, on_line: LineHandler) -> None:
+    def __init__(self, store: Store, spec: WorkerSpec, on_line: LineHandler, watch: LoopWatch | None = None) -> None:
         self.worker_id = worker_id_of(spec.index)
+        self._watch = watch
         self._meter = Meter()
         self._runner: Runner | None = None
         self._draining = False
@@ -116,7 +137,7 @@ class TaskWorker:
 
     async def _work(self, store: Store, spec: WorkerSpec, on_line: LineHandler) -> int:
         async with open_episodes(spec.episodes, self._meter, worker=spec.index, journal=store) as episodes:
-            self._runner = new_runner(store, spec, episodes, on_line)
+            self._runner = new_runner(store, spec, episodes, on_line, watch=self._watch)
             return 0 if self._draining else await self._runner.iter()
 
     async def wait(self) -> WorkerExit:
@@ -136,94 +157,220 @@ class TaskWorker:
         self._task.cancel()
 
 
-class _Ears(asyncio.SubprocessProtocol):
-    """Hears what a worker process says, and that it has ended."""
+class _Output(asyncio.SubprocessProtocol):
+    """Passes on what a worker process prints, and hears that it has ended.
+
+    Lines are cut, and output beyond `OUTPUT_BYTES` a second is dropped and counted: a worker that prints gigabytes
+    fills no memory here and holds up nobody.
+    """
 
     def __init__(self, on_line: LineHandler) -> None:
         self._on_line = on_line
-        self.reading = Reading()
-        self.reason = ""
-        self._unfinished = {STDOUT: bytearray(), STDERR: bytearray()}
-        self.last_words: deque[str] = deque(maxlen=10)
-        self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._lines = {STDOUT: LineSplitter(LINE_BYTES), STDERR: LineSplitter(LINE_BYTES)}
+        self._began = self._loop.time()
+        self._n_bytes = 0
+        self.last_words: deque[str] = deque(maxlen=LAST_WORDS)
+        self.exited: asyncio.Future[None] = self._loop.create_future()
+        self.silent: asyncio.Future[None] = self._loop.create_future()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        line = self._unfinished[fd]
-        begun, *others = data.split(b"\n")
-        line += begun
-        for other in others:
-            self._end_line(fd)
-            line += other
-        if len(line) > LINE_BYTES:
-            self._end_line(fd)
+        if self._loop.time() - self._began >= 1.0:
+            self._begin_second()
+        self._n_bytes += len(data)
+        if self._n_bytes <= OUTPUT_BYTES:
+            for line in self._lines[fd].feed(data):
+                self._hear(fd, line)
+        elif fd == STDERR:
+            tail = data[-LINE_BYTES:].decode(errors="replace").splitlines()
+            self.last_words.extend(line[:WORD_CHARACTERS] for line in tail)
 
-    def _end_line(self, fd: int) -> None:
-        text = self._unfinished[fd].decode(errors="replace")
-        self._unfinished[fd].clear()
-        self._hear(fd, text)
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
+        if rest := self._lines[fd].rest():
+            self._hear(fd, rest)
 
-    def _hear(self, fd: int, text: str) -> None:
-        if text.startswith(REASON):
-            self.reason = text[1:]
-            return
+    def _begin_second(self) -> None:
+        n_dropped = self._n_bytes - OUTPUT_BYTES
+        self._began, self._n_bytes = self._loop.time(), 0
+        if n_dropped > 0:
+            for fd, lines in self._lines.items():
+                if rest := lines.rest():
+                    self._hear(fd, rest)
+            self._on_line(f"… {n_dropped:,} bytes of output are not shown")
+
+    def _hear(self, fd: int, line: bytes) -> None:
+        text = line.decode(errors="replace")
         if fd == STDERR:
-            self.last_words.append(text)
-        elif (reading := Reading.of_line(text)) is not None:
-            self.reading = reading
-            return
+            self.last_words.append(text[:WORD_CHARACTERS])
         self._on_line(text)
 
     def process_exited(self) -> None:
         self.exited.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
+        self._begin_second()
         self.silent.set_result(None)
+
+
+class Guard:
+    """Marks the worker processes of one supervisor, and keeps a guard at their side for as long as there are any."""
+
+    def __init__(self) -> None:
+        self._name = new_id("wk")
+        self._numbers = count()
+        self._n_workers = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def enter(self, spec: WorkerSpec) -> str:
+        """The mark of the next worker."""
+        self._n_workers += 1
+        if self._process is None:
+            mark = f"{WORKER_MARK}={self._name}."
+            self._process = subprocess.Popen(
+                (sys.executable, "-IS", guarding.__file__, mark, str(spec.drain_seconds)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=unmarked_environment(),
+                cwd="/",
+                start_new_session=True,
+            )
+        return f"{self._name}.{next(self._numbers)}."
+
+    async def settled(self) -> None:
+        """Until the guard stands by itself: the process that was started here has ended, its child guards."""
+        if self._process is not None:
+            await asyncio.to_thread(self._process.wait)
+
+    async def leave(self, mark: str) -> None:
+        """A worker is gone: so is all that it has started."""
+        await asyncio.to_thread(guarding.kill_marked, f"{WORKER_MARK}={mark}")
+        self._n_workers -= 1
+        if self._n_workers == 0 and (process := self._process) is not None:
+            self._process = None
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 class ProcessWorker:
     """A worker as a process of its own, outside the terminal's process group: only its supervisor signals it."""
 
-    def __init__(self, transport: asyncio.SubprocessTransport, ears: _Ears, index: int) -> None:
+    def __init__(
+        self,
+        transport: asyncio.SubprocessTransport,
+        output: _Output,
+        channel: SupervisorEnd,
+        spec: WorkerSpec,
+        mark: tuple[Guard, str],
+    ) -> None:
         self._transport = transport
-        self._ears = ears
+        self._output = output
+        self._channel = channel
+        self._spec = spec
+        self._mark = mark
+        self._loop = asyncio.get_running_loop()
+        self._drain_until: float | None = None
+        self._exit_until: float | None = None
+        self._n_heard = 0
+        self._n_silent = 0
+        self.reading = Reading()
         self.pid = transport.get_pid()
-        self.worker_id = worker_id_of(index, self.pid)
-
-    @property
-    def reading(self) -> Reading:
-        return self._ears.reading
+        self.worker_id = worker_id_of(spec.index, self.pid)
 
     @classmethod
-    async def start(cls, spec: WorkerSpec, on_line: LineHandler) -> "ProcessWorker":
-        command = (sys.executable, "-m", "outrider.runner.process")
-        transport, ears = await asyncio.get_running_loop().subprocess_exec(
-            lambda: _Ears(on_line), *command, start_new_session=True
-        )
-        record = wire.to_private_record(spec)
-        orders = cast("asyncio.WriteTransport", transport.get_pipe_transport(STDIN))
-        orders.write(len(record).to_bytes(4) + record)
-        return cls(transport, ears, spec.index)
+    async def start(cls, spec: WorkerSpec, on_line: LineHandler, guard: Guard | None = None) -> "ProcessWorker":
+        def hear(line: str) -> None:
+            if (reading := Reading.of_line(line)) is None:
+                on_line(line)
+            else:
+                worker.reading = reading
+
+        loop = asyncio.get_running_loop()
+        guard = guard or Guard()
+        mark = guard.enter(spec)
+        ours, its = socket.socketpair()
+        transport: asyncio.SubprocessTransport | None = None
+        try:
+            with its:
+                transport, output = await loop.subprocess_exec(
+                    lambda: _Output(on_line),
+                    *(sys.executable, "-m", guarding.PROGRAM, str(its.fileno())),
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(its.fileno(),),
+                    env={**os.environ, WORKER_MARK: mark},
+                    start_new_session=True,
+                )
+            _, channel = await loop.create_unix_connection(lambda: SupervisorEnd(hear), sock=ours)
+            worker = cls(transport, output, channel, spec, (guard, mark))
+            channel.send(wire.to_private_record(spec))
+            await guard.settled()
+        except BaseException:
+            ours.close()
+            await uninterrupted(guard.leave(mark))
+            if transport is not None:
+                transport.close()
+            raise
+        return worker
 
     async def wait(self) -> WorkerExit:
         """The end of the process itself: something it started may hold its output open for longer."""
+        verdict: WorkerExit | None = None
         try:
-            await asyncio.wait([self._ears.exited])
-            self._end_leftovers()
-            await asyncio.wait([self._ears.silent], timeout=LAST_WORDS_SECONDS)
+            while not self._output.exited.done():
+                if verdict is None and (verdict := self._verdict()) is not None:
+                    await self._end_by_force()
+                await self._until_news()
+            self._end_group()
+            guard, mark = self._mark
+            await guard.leave(mark)
+            await asyncio.wait([self._output.silent, self._channel.closed], timeout=LAST_WORDS_SECONDS)
         finally:
+            self._channel.close()
             self._transport.close()
-        code = self._transport.get_returncode()
-        assert code is not None
-        return WorkerExit(
-            failed=code != 0,
-            description=self._describe(code),
-            invalid=code == EXIT_INVALID,
-            stops_run=code == EXIT_STOPPED,
-        )
+        if verdict is not None and (stack := self._stack()):
+            return replace(verdict, description="\n".join([verdict.description, *stack]))
+        return verdict or self._channel.ended or WorkerExit(failed=True, description=self._describe())
+
+    async def _until_news(self) -> None:
+        """Until it has exited or told something that matters, or it is time for another look."""
+        news: asyncio.Future[Any] = asyncio.ensure_future(self._channel.has_news.wait())
+        await asyncio.wait([self._output.exited, news], timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        news.cancel()
+        self._channel.has_news.clear()
+        self._n_silent = 0 if self._channel.n_heard != self._n_heard else self._n_silent + 1
+        self._n_heard = self._channel.n_heard
+
+    def _verdict(self) -> WorkerExit | None:
+        """How it ends, if it must be ended by force."""
+        now, channel = self._loop.time(), self._channel
+        if (ended := channel.ended) is not None:
+            self._exit_until = self._exit_until or now + EXIT_SECONDS
+            return ended if now > self._exit_until else None
+        if (blockage := channel.blockage) is not None:
+            return WorkerExit(failed=True, description=f"was killed: {blockage.message}", blockage=blockage)
+        if self._n_silent * LOOK_SECONDS > self._silent_seconds:
+            return WorkerExit(failed=True, description=f"was killed: it said nothing for {self._silent_seconds:g} s")
+        if self._drain_until is not None and now > self._drain_until:
+            late = f"it did not end within {self._spec.drain_seconds:g} s of being told to"
+            return WorkerExit(failed=True, description=f"was killed: {late}")
+        return None
+
+    @property
+    def _silent_seconds(self) -> float:
+        starting = START_SECONDS if self._n_heard == 0 else 0.0
+        return self._spec.config.max_block_seconds + SILENT_SECONDS + starting
+
+    async def _end_by_force(self) -> None:
+        """Let it write down where it stands, if it can; then kill it."""
+        if self._channel.blockage is None and self._channel.ended is None:
+            self._signal(signal.SIGABRT)
+            await asyncio.wait([self._output.exited], timeout=STACK_SECONDS)
+        self.kill()
 
     def drain(self) -> None:
-        self._signal(signal.SIGTERM)
+        if self._drain_until is None:
+            self._drain_until = self._loop.time() + self._spec.drain_seconds
+            self._channel.drain()
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
@@ -232,23 +379,30 @@ class ProcessWorker:
         with suppress(ProcessLookupError):
             self._transport.send_signal(number)
 
-    def _end_leftovers(self) -> None:
-        """What an agent has started and left behind ends with its worker: they are one process group."""
-        with suppress(ProcessLookupError):
+    def _end_group(self) -> None:
+        """Where processes cannot be found by their mark, at least those of its group end with it."""
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def _describe(self, code: int) -> str:
-        if code == 0:
-            return "ended"
+    def _describe(self) -> str:
+        code = self._transport.get_returncode()
+        assert code is not None
         if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
-        if self._ears.reason:
-            return self._ears.reason
-        return "\n".join([f"exited with code {code}", *self._ears.last_words])
+            return "\n".join([f"was killed by {signal.Signals(-code).name}", *self._stack()])
+        said = list(self._output.last_words)[-STACK_LINES:]
+        return "\n".join([f"exited with code {code} before its work was done", *said])
+
+    def _stack(self) -> list[str]:
+        """Where the process stood, if it has written that down as it died."""
+        said = list(self._output.last_words)
+        starts = [place for place, line in enumerate(said) if line.startswith("Fatal Python error")]
+        return [line for line in said[starts[-1] :] if line][:STACK_LINES] if starts else []
 
 
 @asynccontextmanager
-async def open_runner(spec: WorkerSpec, say: LineHandler) -> AsyncIterator[Runner]:
+async def open_runner(
+    spec: WorkerSpec, say: LineHandler, *, watch: LoopWatch | None = None, owns_process: bool = False
+) -> AsyncIterator[Runner]:
     """The worker that `spec` describes, on a store of its own. It says what it has used too, in lines of readings."""
     meter = Meter()
     async with (
@@ -257,7 +411,7 @@ async def open_runner(spec: WorkerSpec, say: LineHandler) -> AsyncIterator[Runne
     ):
         readings = asyncio.create_task(_say_readings(meter, say, SystemClock()), name="say readings")
         try:
-            yield new_runner(store, spec, episodes, say)
+            yield new_runner(store, spec, episodes, say, watch=watch, owns_process=owns_process)
         finally:
             readings.cancel()
             say(meter.reading.to_line())
@@ -272,7 +426,15 @@ async def _say_readings(meter: Meter, say: LineHandler, clock: Clock) -> None:
             say(said.to_line())
 
 
-def new_runner(store: Store, spec: WorkerSpec, episodes: EpisodeFactory, on_line: LineHandler) -> Runner:
+def new_runner(
+    store: Store,
+    spec: WorkerSpec,
+    episodes: EpisodeFactory,
+    on_line: LineHandler,
+    *,
+    watch: LoopWatch | None = None,
+    owns_process: bool = False,
+) -> Runner:
     """The worker that `spec` describes; it says each claim in a line, if it shall."""
 
     def tell(claimed: AttemptedRollout) -> None:
@@ -285,6 +447,8 @@ def new_runner(store: Store, spec: WorkerSpec, episodes: EpisodeFactory, on_line
         worker_id=worker_id_of(spec.index),
         config=spec.config,
         on_claim=tell,
+        watch=watch,
+        owns_process=owns_process,
     )
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping
 
 from outrider.core.account import Account, AttemptAccount, Tally
-from outrider.core.attempt import Attempt, Failure, LostLease
+from outrider.core.attempt import Attempt, LostLease
 from outrider.core.event import RecordedEvent
 from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
 from outrider.core.machine import MachineMove, MachineRecord, PoolRecord
@@ -17,7 +17,7 @@ from outrider.core.worker import Worker
 from outrider.store.ledger_steps import GroupQuery, LedgerStep
 from outrider.store.machine_steps import MachineQuery, MachineStep, MoveQuery
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+from outrider.store.steps import Claim, EventQuery, NewRollout, Report, Revocation, RolloutQuery
 
 
 class Engine(ABC):
@@ -48,7 +48,7 @@ class Engine(ABC):
     async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]: ...
 
     @abstractmethod
-    async def _revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]: ...
+    async def _revoke(self, revocation: Revocation) -> tuple[str, ...]: ...
 
     @abstractmethod
     async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]: ...

@@ -25,9 +25,10 @@ from outrider.core.worker import Worker
 from outrider.store.bell import Bell, Topic
 from outrider.store.ledgers import LedgerMethods
 from outrider.store.machines import MachineMethods
-from outrider.store.protocol import Finished, Resources, SortKey, Statistics
+from outrider.store.protocol import Finished, Resources, Revoked, SortKey, Statistics
 from outrider.store.steps import (
     EventQuery,
+    Revocation,
     RolloutQuery,
     check_feed,
     check_id,
@@ -144,8 +145,9 @@ class LeasedStore(LedgerMethods, MachineMethods):
         tags: Collection[str] | None = None,
         mode: Mode | str | None = None,
         request_id: str | None = None,
+        isolated: bool = False,
     ) -> tuple[AttemptedRollout, ...]:
-        claim = claim_of(limit, worker_id, tags, mode, request_id)
+        claim = claim_of(limit, worker_id, tags, mode, request_id, isolated=isolated)
         return await self._look_until(Topic.QUEUE, partial(self._claim, claim), wait)
 
     async def start_rollout(
@@ -204,9 +206,10 @@ class LeasedStore(LedgerMethods, MachineMethods):
         # A ring that was lost with its process is made up for by the next heartbeat, so this needs no net.
         return await self._watch(Topic.REVOKED, renew, self._clock.time() + wait, net_seconds=math.inf)
 
-    async def revoke_leases(self, worker_id: str | int, *, reason: str) -> tuple[str, ...]:
+    async def revoke_leases(self, worker_id: str | int, *, reason: str, how: Revoked = Revoked.LOST) -> tuple[str, ...]:
         failure = Failure(boundary=Boundary.WORKER, kind="WorkerDied", message=reason)
-        return await self._revoke(worker_name(worker_id), failure)
+        revocation = Revocation(worker_id=worker_name(worker_id), failure=failure, how=member(Revoked, how))
+        return await self._revoke(revocation)
 
     async def cancel_rollouts(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:
         return await self._cancel(checked_ids("rollout_ids", rollout_ids))

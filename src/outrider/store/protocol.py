@@ -13,6 +13,7 @@ Those of the ledger of groups stand in `outrider.core.ledger`, those of machines
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Literal, Protocol, Self
 
 from msgspec import Struct
@@ -29,6 +30,20 @@ from outrider.core.worker import Worker
 from outrider.store.url import StoreUrl
 
 SortKey = Literal["enqueued_at", "ended_at"]
+
+
+class Revoked(StrEnum):
+    """What becomes of the rollouts of a worker whose leases are taken away."""
+
+    LOST = "lost"
+    """Each attempt counts as a failure."""
+
+    HANDED_BACK = "handed back"
+    """No attempt counts as a failure: whatever happened, these rollouts had no part in it."""
+
+    ISOLATED = "isolated"
+    """One of them may have killed the worker. If it held only one, that attempt counts as a failure; of several none
+    does. From now on only claims with `isolated` get them, so that they can run alone and the killer be told."""
 
 
 class Finished(Struct, frozen=True, kw_only=True):
@@ -104,8 +119,12 @@ class Store(Protocol):
         tags: Collection[str] | None = None,
         mode: Mode | str | None = None,
         request_id: str | None = None,
+        isolated: bool = False,
     ) -> tuple[AttemptedRollout, ...]:
-        """Claim up to `limit` rollouts; waits only while there is none at all."""
+        """Claim up to `limit` rollouts; waits only while there is none at all.
+
+        With `isolated`, only rollouts that `revoke_leases` has set aside: run each in a worker that runs nothing else.
+        """
 
     async def start_rollout(
         self, input: Any, *, worker_id: str | int, config: RolloutConfig | None = None, **request: Any
@@ -149,10 +168,11 @@ class Store(Protocol):
         at every look.
         """
 
-    async def revoke_leases(self, worker_id: str | int, *, reason: str) -> tuple[str, ...]:
+    async def revoke_leases(self, worker_id: str | int, *, reason: str, how: Revoked = Revoked.LOST) -> tuple[str, ...]:
         """Take all leases of a worker known to be dead, at once instead of when they expire; the attempts concerned.
 
-        They end `unresponsive`, with `reason` as the failure's message, and are retried as their configuration says.
+        Those that count as a failure end `unresponsive` and are retried as their configuration says, the others
+        `cancelled`; each with `reason` as the failure's message.
         """
 
     async def cancel_rollouts(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:

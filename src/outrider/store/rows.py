@@ -83,11 +83,15 @@ class Current(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """How an attempt ended, as far as its status does not tell."""
+    """How an attempt ended, as far as its status does not tell.
+
+    `isolates`: its rollout, if it waits again, is set aside.
+    """
 
     worker_id: str
     reward: float | None = None
     failure: Failure | None = None
+    isolates: bool = False
 
 
 class Landing(Struct, frozen=True):

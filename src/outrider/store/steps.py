@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 import msgspec
 from msgspec import Struct
@@ -20,11 +20,14 @@ from outrider.core.ids import new_id
 from outrider.core.lifecycle import REPORTED, Signal
 from outrider.core.rollout import Rollout, RolloutConfig, RolloutRequest
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus
-from outrider.store.protocol import SortKey
+from outrider.store.protocol import Revoked, SortKey
 
 S = TypeVar("S", bound=StrEnum)
 
 MAX_ID_BYTES = 512
+
+ISOLATED = "~"
+"""Lanes of rollouts that were set aside begin with this character, and so come after all others."""
 
 
 class NewRollout(Struct, frozen=True, kw_only=True):
@@ -59,21 +62,50 @@ class NewRollout(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A claim of up to `limit` rollouts from the lanes that fit."""
+    """A claim of up to `limit` rollouts from the lanes that fit: `isolated` ones if it says so, else the others."""
 
     worker_id: str
     limit: int
     tags: frozenset[str] | None
     mode: Mode | None
     request_id: str | None
+    isolated: bool = False
 
     @property
     def takes_any(self) -> bool:
-        return self.tags is None and self.mode is None
+        return self.tags is None and self.mode is None and not self.isolated
 
     def takes(self, lane: str) -> bool:
-        mode, _, tag = lane.partition("/")
-        return (self.mode is None or mode == self.mode) and (self.tags is None or tag in self.tags)
+        mode, _, tag = lane.removeprefix(ISOLATED).partition("/")
+        return (
+            lane.startswith(ISOLATED) == self.isolated
+            and (self.mode is None or mode == self.mode)
+            and (self.tags is None or tag in self.tags)
+        )
+
+
+class Revocation(Struct, frozen=True, kw_only=True):
+    """The leases of a worker to take away, why, and what becomes of its rollouts."""
+
+    worker_id: str
+    failure: Failure
+    how: Revoked
+
+    @property
+    def isolates(self) -> bool:
+        return self.how is Revoked.ISOLATED
+
+    def signal(self, n_held: int) -> Signal:
+        """What happens to each of the `n_held` rollouts of the worker."""
+        match self.how:
+            case Revoked.LOST:
+                return Signal.LOSE
+            case Revoked.HANDED_BACK:
+                return Signal.HAND_BACK
+            case Revoked.ISOLATED:
+                return Signal.LOSE if n_held == 1 else Signal.HAND_BACK
+            case _:
+                assert_never(self.how)
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -153,9 +185,9 @@ class Lease(Struct, frozen=True):
         return Signal.LOSE, Failure(boundary=Boundary.WORKER, kind="WorkerUnresponsive", message=message)
 
 
-def lane_of(mode: Mode, tag: str | None) -> str:
+def lane_of(mode: Mode, tag: str | None, *, isolated: bool = False) -> str:
     """The queue a rollout waits in: claims choose lanes, so that their cost does not grow with other lanes' rows."""
-    return f"{mode}/{tag or ''}"
+    return f"{ISOLATED if isolated else ''}{mode}/{tag or ''}"
 
 
 @lru_cache(maxsize=1024)
@@ -330,6 +362,8 @@ def claim_of(
     tags: Collection[str] | None,
     mode: Mode | str | None,
     request_id: str | None,
+    *,
+    isolated: bool = False,
 ) -> Claim:
     """Check a claim."""
     check_integer("limit", limit, bits=64, least=1)
@@ -341,6 +375,7 @@ def claim_of(
         tags=None if tags is None else frozenset(checked_ids("tags", tags)),
         mode=None if mode is None else member(Mode, mode),
         request_id=request_id,
+        isolated=isolated,
     )
 
 

@@ -37,9 +37,21 @@ def test_another_error_of_ours_is_attributed_like_a_foreign_one():
         raise InvalidInput("bad")
 
 
-def test_cancellation_is_no_failure_of_anybody():
-    for error in (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-        with pytest.raises(error), boundary(AgentError, "agent.act"):
+async def test_a_cancellation_that_was_asked_for_is_no_failure_of_anybody():
+    async def act() -> None:
+        with boundary(AgentError, "agent.act"):
+            await asyncio.sleep(10)
+
+    task = asyncio.create_task(act())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def test_what_would_end_the_event_loop_and_a_cancellation_that_nobody_asked_for_are_failures():
+    for error in (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        with pytest.raises(AgentError, match=error.__name__), boundary(AgentError, "agent.act"):
             raise error
 
 

@@ -29,10 +29,11 @@ from outrider.core.clock import SystemClock
 from outrider.core.errors import ClusterError, WorkerDied, WorkerFailed, WorkersFailed
 from outrider.core.ids import new_id
 from outrider.core.tasks import uninterrupted
+from outrider.runner.channel import WorkerExit
 from outrider.runner.kit import EpisodeSpec
 from outrider.runner.meter import Reading
 from outrider.runner.supervisor import Launcher
-from outrider.runner.worker import LineHandler, RunningWorker, WorkerExit, WorkerSpec
+from outrider.runner.worker import LineHandler, RunningWorker, WorkerSpec
 
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster

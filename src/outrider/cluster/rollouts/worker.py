@@ -10,8 +10,9 @@ from outrider.cluster.worker import Worker
 from outrider.core import wire
 from outrider.core.errors import OutriderError
 from outrider.core.undumpable import become_undumpable
+from outrider.runner.channel import WorkerExit
 from outrider.runner.runner import Runner, worker_id_of
-from outrider.runner.worker import LineHandler, WorkerExit, WorkerSpec, exit_by, open_runner
+from outrider.runner.worker import LineHandler, WorkerSpec, exit_by, open_runner
 
 
 class RolloutWorker(Worker):

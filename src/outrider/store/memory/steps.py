@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from outrider.core.attempt import Attempt, Failure, LostLease
+from outrider.core.attempt import Attempt, LostLease
 from outrider.core.clock import Clock, utc
 from outrider.core.errors import LeaseLost, RolloutConflict, UnknownId
 from outrider.core.event import RecordedEvent
@@ -28,7 +28,18 @@ from outrider.store.memory.lane import Lane
 from outrider.store.memory.row import Row
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.rows import ATTEMPT_STATUS, ROLLOUT_STATUS, WORKER_SEEN_EVERY, Outcome, landing
-from outrider.store.steps import Claim, EventQuery, Lease, NewRollout, Report, RolloutQuery, config_of, failure_record
+from outrider.store.steps import (
+    Claim,
+    EventQuery,
+    Lease,
+    NewRollout,
+    Report,
+    Revocation,
+    RolloutQuery,
+    config_of,
+    failure_record,
+    lane_of,
+)
 
 R = TypeVar("R")
 
@@ -74,7 +85,7 @@ class MemorySteps:
         self._see_worker(claim.worker_id)
         if claim.request_id is not None and (held := self._by_request.get(claim.request_id)):
             return tuple(rows.attempted_of(row.columns, rows.live_attempt(row.current)) for row in held.values())
-        lanes = [lane for lane in self._lanes if claim.takes_any or claim.takes(lane)]
+        lanes = [lane for lane in self._lanes if claim.takes(lane)]
         claimed: list[AttemptedRollout] = []
         while len(claimed) < claim.limit:
             heads = [(head, lane) for lane in lanes if (head := self._head_of(lane)) is not None]
@@ -120,11 +131,13 @@ class MemorySteps:
         lost = sorted(attempt_ids - held.keys())
         return tuple(LostLease(attempt_id=attempt_id, reason=self._end_of(attempt_id)) for attempt_id in lost)
 
-    def revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
+    def revoke(self, revocation: Revocation) -> tuple[str, ...]:
         now = self._clock.time()
-        held = self._held(worker_id)
+        held = self._held(revocation.worker_id)
+        signal = revocation.signal(len(held))
+        outcome = Outcome(revocation.worker_id, failure=revocation.failure, isolates=revocation.isolates)
         for row in held:
-            self._end(row, Signal.LOSE, Outcome(worker_id, failure=failure), now)
+            self._end(row, signal, outcome, now)
             self.topics.add(Topic.REVOKED)
         return tuple(row.current.attempt_id for row in held)
 
@@ -296,7 +309,9 @@ class MemorySteps:
         )
         row.request_id = row.expires_at = None
         if to.requeues:
-            self._lanes[row.new.lane].add_again(row.new.request.priority, row.seq)
+            request = row.new.request
+            lane = lane_of(request.mode, request.tag, isolated=outcome.isolates)
+            self._lanes[lane].add_again(request.priority, row.seq)
             self.topics.add(Topic.QUEUE)
         else:
             self._feed.append(row)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from outrider.core.account import Account, AttemptAccount, Tally
-from outrider.core.attempt import Attempt, Failure, LostLease
+from outrider.core.attempt import Attempt, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
 from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
@@ -18,7 +18,7 @@ from outrider.store.ledger_steps import GroupQuery, LedgerStep
 from outrider.store.machine_steps import MachineQuery, MachineStep, MoveQuery
 from outrider.store.memory.machines import MemoryMachines
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+from outrider.store.steps import Claim, EventQuery, NewRollout, Report, Revocation, RolloutQuery
 from outrider.store.url import StoreUrl
 from outrider.store.usable import Usable
 
@@ -66,8 +66,8 @@ class MemoryStore(LeasedStore):
     async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
         return self._do(lambda steps: steps.renew(worker_id, attempt_ids))
 
-    async def _revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
-        return self._do(lambda steps: steps.revoke(worker_id, failure))
+    async def _revoke(self, revocation: Revocation) -> tuple[str, ...]:
+        return self._do(lambda steps: steps.revoke(revocation))
 
     async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]:
         return self._do(lambda steps: steps.cancel(rollout_ids))

@@ -25,7 +25,7 @@ from outrider.store.postgres.links import Links
 from outrider.store.postgres.queries import SQL
 from outrider.store.postgres.workers import Workers
 from outrider.store.rows import Current
-from outrider.store.steps import Claim, lane_of
+from outrider.store.steps import ISOLATED, Claim, lane_of
 
 CLAIMED_AT_ONCE = 256
 """Rollouts one statement takes at most, since each needs a worker named beforehand."""
@@ -36,7 +36,7 @@ DEEPER = 8
 
 def claim_key(claim: Claim) -> Hashable:
     """Claims with the same key can be carried out as one."""
-    return claim.tags, claim.mode, claim.request_id
+    return claim.tags, claim.mode, claim.isolated, claim.request_id
 
 
 def claimed_of(row: asyncpg.Record) -> tuple[Current, AttemptedRollout]:
@@ -163,7 +163,6 @@ class Claims:
         """The lanes a claim takes from; lanes of unknown tags are found in the index."""
         if claim.tags is not None:
             modes = Mode if claim.mode is None else (claim.mode,)
-            return [lane_of(mode, tag) for mode in modes for tag in sorted(claim.tags)]
-        assert claim.mode is not None
-        prefix = lane_of(claim.mode, None)
+            return [lane_of(mode, tag, isolated=claim.isolated) for mode in modes for tag in sorted(claim.tags)]
+        prefix = ISOLATED if claim.mode is None else lane_of(claim.mode, None, isolated=claim.isolated)
         return [row[0] for row in await link.fetch(SQL["lanes"], prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1))]

@@ -19,7 +19,10 @@ from outrider.store.steps import account_record, failure_record, lane_of
 
 
 class Ending(Struct, frozen=True):
-    """A rollout as it was read, and where it goes. Without a `worker_id` the one in the row at that moment holds."""
+    """A rollout as it was read, and where it goes. Without a `worker_id` the one in the row at that moment holds.
+
+    `isolates`: if it waits again, it is set aside.
+    """
 
     current: Current
     to: Landing
@@ -27,6 +30,7 @@ class Ending(Struct, frozen=True):
     reward: float | None = None
     failure: Failure | None = None
     account: Account | None = None
+    isolates: bool = False
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -48,7 +52,7 @@ class Ending(Struct, frozen=True):
     def requeued_columns(self) -> tuple[Any, ...]:
         """The parameters of `set_requeued` for this row."""
         current, to = self.current, self.to
-        lane = lane_of(Mode(current.mode), current.tag)
+        lane = lane_of(Mode(current.mode), current.tag, isolated=self.isolates)
         outcome = (self.worker_id, to.attempt_status, self.reward)
         return current.seq, current.n_attempts, to.n_failures, failure_record(self.failure), lane, *outcome
 

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from secrets import token_hex
 from typing import Any
 
-from outrider.core.attempt import Failure
 from outrider.core.errors import OutriderError, RolloutConflict, UnknownId
 from outrider.core.lifecycle import Signal
 from outrider.core.rollout import AttemptedRollout, Rollout
@@ -22,7 +21,7 @@ from outrider.store.postgres.queries import SQL
 from outrider.store.postgres.workers import Workers
 from outrider.store.protocol import Resources
 from outrider.store.rows import Current
-from outrider.store.steps import Lease, NewRollout, config_of
+from outrider.store.steps import Lease, NewRollout, Revocation, config_of
 
 EXPIRED_AT_ONCE = 500
 ENQUEUED_AT_ONCE = 2_000
@@ -117,12 +116,13 @@ class PostgresSteps:
 
         return tuple(current.rollout_id for current in await self._take_away(read))
 
-    async def revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
+    async def revoke(self, revocation: Revocation) -> tuple[str, ...]:
         """Take all leases of a worker; the attempts concerned."""
 
         async def read(link: Link) -> list[Ending]:
-            held = [Current(*row) for row in await link.fetch(SQL["lock_held"], worker_id)]
-            return [Ending(current, landed(current, Signal.LOSE), failure=failure) for current in held]
+            held = [Current(*row) for row in await link.fetch(SQL["lock_held"], revocation.worker_id)]
+            signal, failure, isolates = revocation.signal(len(held)), revocation.failure, revocation.isolates
+            return [Ending(current, landed(current, signal), failure=failure, isolates=isolates) for current in held]
 
         return tuple(current.attempt_id for current in await self._take_away(read))
 

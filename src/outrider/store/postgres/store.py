@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from outrider.core.account import Account, AttemptAccount, Tally
-from outrider.core.attempt import Attempt, Failure, LostLease
+from outrider.core.attempt import Attempt, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
 from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
@@ -38,7 +38,7 @@ from outrider.store.postgres.schema import migrate
 from outrider.store.postgres.steps import ENQUEUED_AT_ONCE, PostgresSteps
 from outrider.store.postgres.workers import Heartbeat, Workers
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+from outrider.store.steps import Claim, EventQuery, NewRollout, Report, Revocation, RolloutQuery
 from outrider.store.url import StoreUrl
 
 A = TypeVar("A")
@@ -130,8 +130,8 @@ class PostgresStore(LeasedStore):
     async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
         return await self._submit(self._heartbeats, (worker_id, attempt_ids))
 
-    async def _revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
-        return await self._steps.revoke(worker_id, failure)
+    async def _revoke(self, revocation: Revocation) -> tuple[str, ...]:
+        return await self._steps.revoke(revocation)
 
     async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]:
         return await self._steps.cancel(rollout_ids)

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from outrider.core.attempt import Attempt, Failure, LostLease
+from outrider.core.attempt import Attempt, LostLease
 from outrider.core.clock import Clock
 from outrider.core.errors import LeaseLost, OutriderError, RolloutConflict, UnknownId
 from outrider.core.lifecycle import ATTEMPT_AFTER, Signal
@@ -31,7 +31,7 @@ from outrider.store.sqlite import reads
 from outrider.store.sqlite.moves import Moves
 from outrider.store.sqlite.reads import SQL
 from outrider.store.sqlite.thread import carry_out_each
-from outrider.store.steps import Claim, Lease, NewRollout, Report, config_of, failure_record, lane_of
+from outrider.store.steps import Claim, Lease, NewRollout, Report, Revocation, config_of, failure_record, lane_of
 
 EXPIRED_AT_ONCE = 500
 UNTIDY_CHANGES = 8_000
@@ -135,7 +135,7 @@ class SqliteSteps:
         for place, claim in enumerate(claims):
             self._see_worker(claim.worker_id)
             if claim.request_id is None:
-                alike.setdefault((claim.tags, claim.mode), []).append(place)
+                alike.setdefault((claim.tags, claim.mode, claim.isolated), []).append(place)
             else:
                 answers[place] = self._claimed_by_request(claim.request_id) or self._take([claim])[0]
         for places in alike.values():
@@ -195,9 +195,11 @@ class SqliteSteps:
         self._db.executemany(SQL["renew"], renewed)
         return tuple(lost)
 
-    def revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
-        held = [Current(*row) for row in self._db.execute(SQL["held"], (worker_id,))]
-        self._end_all([(current, Signal.LOSE, Outcome(worker_id, failure=failure)) for current in held])
+    def revoke(self, revocation: Revocation) -> tuple[str, ...]:
+        held = [Current(*row) for row in self._db.execute(SQL["held"], (revocation.worker_id,))]
+        signal = revocation.signal(len(held))
+        outcome = Outcome(revocation.worker_id, failure=revocation.failure, isolates=revocation.isolates)
+        self._end_all([(current, signal, outcome) for current in held])
         return tuple(current.attempt_id for current in held)
 
     def cancel(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:
@@ -243,7 +245,7 @@ class SqliteSteps:
 
     def _heads(self, claim: Claim, limit: int) -> list[tuple[Any, ...]]:
         """The next rollouts that the claim may take: the columns `rows.GIVEN`, place, how often attempted."""
-        lanes = [lane for (lane,) in self._db.execute(SQL["lanes"]) if claim.takes_any or claim.takes(lane)]
+        lanes = [lane for (lane,) in self._db.execute(SQL["lanes"]) if claim.takes(lane)]
         heads: list[tuple[Any, ...]] = []
         for lane in lanes:
             heads += self._db.execute(SQL["lane_head"], (lane, limit)).fetchall()
@@ -311,7 +313,7 @@ class SqliteSteps:
             times = (current.started_at, current.heartbeat_at, self._now)
             attempt = (current.seq, current.n_attempts, current.attempt_id, outcome.worker_id, to.attempt_status)
             moves.followed.append((*attempt, *times, outcome.reward, failure))
-            lane = lane_of(Mode(current.mode), current.tag)
+            lane = lane_of(Mode(current.mode), current.tag, isolated=outcome.isolates)
             moves.requeued.append((to.status, to.n_failures, failure, lane, current.seq))
         else:
             moves.ended.append(

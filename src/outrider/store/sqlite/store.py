@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from outrider.core.account import Account, AttemptAccount, Tally
-from outrider.core.attempt import Attempt, Failure, LostLease
+from outrider.core.attempt import Attempt, LostLease
 from outrider.core.clock import Clock
 from outrider.core.event import RecordedEvent
 from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
@@ -32,7 +32,7 @@ from outrider.store.sqlite.file import connect
 from outrider.store.sqlite.machines import SqliteMachines
 from outrider.store.sqlite.reads import SqliteReads
 from outrider.store.sqlite.thread import SqliteThread
-from outrider.store.steps import Claim, EventQuery, NewRollout, Report, RolloutQuery
+from outrider.store.steps import Claim, EventQuery, NewRollout, Report, Revocation, RolloutQuery
 from outrider.store.url import StoreUrl
 
 R = TypeVar("R")
@@ -115,8 +115,8 @@ class SqliteStore(LeasedStore):
     async def _renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
         return await self._write(lambda steps: steps.renew(worker_id, attempt_ids))
 
-    async def _revoke(self, worker_id: str, failure: Failure) -> tuple[str, ...]:
-        return await self._write(lambda steps: steps.revoke(worker_id, failure))
+    async def _revoke(self, revocation: Revocation) -> tuple[str, ...]:
+        return await self._write(lambda steps: steps.revoke(revocation))
 
     async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]:
         return await self._write(lambda steps: steps.cancel(rollout_ids))

@@ -67,8 +67,9 @@ WITH RECURSIVE lanes (lane) AS (
 SELECT lane FROM lanes WHERE lane IS NOT NULL
 
 -- name: heads_of_all
--- The next rollouts of all lanes. Rows are locked one by one until there are enough, so none is locked in vain.
-SELECT r.seq FROM rollouts r WHERE r.expires_at IS NULL AND r.finish_seq IS NULL
+-- The next rollouts of all lanes but those that are set aside. Rows are locked one by one until there are enough, so none
+-- is locked in vain.
+SELECT r.seq FROM rollouts r WHERE r.expires_at IS NULL AND r.finish_seq IS NULL AND coalesce(r.lane, '') < '~'
 ORDER BY r.priority DESC, r.seq LIMIT $1 FOR UPDATE SKIP LOCKED
 
 -- name: heads_of_lane

@@ -1,0 +1,68 @@
+"""The guard over worker processes, which ends what their supervisor cannot end any more."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from outrider.core.processes import WORKER_MARK
+from outrider.runner import guard
+
+STOPPED = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+
+
+@pytest.fixture
+def name() -> str:
+    return f"test-{uuid4()}."
+
+
+def start(name: str, *command: str) -> "subprocess.Popen[bytes]":
+    """A marked process that stops itself, so that it can do nothing for its own end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED, *command], env={**os.environ, WORKER_MARK: f"{name}0."}, start_new_session=True
+    )
+    while " T " not in Path(f"/proc/{process.pid}/stat").read_text():
+        time.sleep(0.01)
+    return process
+
+
+def test_workers_get_their_time_to_drain_and_are_then_killed_with_all_that_is_marked(name: str):
+    worker, other = start(name, guard.PROGRAM), start(name)
+    unmarked = start(f"another-{name}", guard.PROGRAM)
+    watching = subprocess.Popen(
+        [sys.executable, "-IS", guard.__file__, f"{WORKER_MARK}={name}", "0.5"], stdin=subprocess.PIPE
+    )
+    try:
+        assert watching.wait(timeout=10) == 0, "the guard is nobody's child"
+        assert watching.stdin is not None
+        time.sleep(0.3)
+        assert worker.poll() is None, "the supervisor is there"
+        closed_at = time.monotonic()
+        watching.stdin.close()
+        assert worker.wait(timeout=10) < 0
+        assert other.wait(timeout=10) < 0
+        assert time.monotonic() - closed_at > 0.4, "it got no time to drain"
+        assert unmarked.poll() is None
+    finally:
+        for process in (worker, other, unmarked):
+            process.kill()
+            process.wait()
+
+
+def test_what_is_left_is_killed_at_once_when_no_worker_is(name: str):
+    daemon = start(name)
+    watching = subprocess.Popen(
+        [sys.executable, "-IS", guard.__file__, f"{WORKER_MARK}={name}", "60"], stdin=subprocess.PIPE
+    )
+    try:
+        watching.wait(timeout=10)
+        assert watching.stdin is not None
+        watching.stdin.close()
+        assert daemon.wait(timeout=10) < 0
+    finally:
+        daemon.kill()
+        daemon.wait()

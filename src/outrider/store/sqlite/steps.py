@@ -31,11 +31,10 @@ from outrider.store.sqlite import reads
 from outrider.store.sqlite.moves import Moves
 from outrider.store.sqlite.reads import SQL
 from outrider.store.sqlite.thread import carry_out_each
+from outrider.store.sqlite.wal import WriteAheadLog
 from outrider.store.steps import Claim, Lease, NewRollout, Report, config_of, failure_record, lane_of
 
 EXPIRED_AT_ONCE = 500
-UNTIDY_CHANGES = 8_000
-"""Changed rows after which the write-ahead log is emptied, at about 16 MB."""
 
 
 class SqliteSteps:
@@ -46,13 +45,13 @@ class SqliteSteps:
     ) -> None:
         self.connection = connection
         self._db = connection
+        self._log = WriteAheadLog(connection)
         self._clock = clock
         self._ring = ring
         self._now = clock.time()
         self._workers_seen: dict[str, float] = {}
         self._workers_noted: dict[str, float] = {}
         self._topics: set[Topic] = set()
-        self._tidied_at = connection.total_changes
         self._held = Held()
         self._feed_end: int | None = None
         self._version: int | None = None
@@ -97,13 +96,12 @@ class SqliteSteps:
         return self._ring(frozenset(self._topics)) if self._topics else None
 
     def is_untidy(self) -> bool:
-        return self._db.total_changes - self._tidied_at >= UNTIDY_CHANGES
+        return self._log.is_long()
 
     def tidy(self) -> None:
-        """Move what stands in the write-ahead log to the database, without holding anybody up."""
-        if self.is_untidy():
-            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            self._tidied_at = self._db.total_changes
+        """Keep the write-ahead log short."""
+        if self._log.is_long():
+            self._log.shorten()
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
         now = self._now

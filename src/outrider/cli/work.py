@@ -23,7 +23,7 @@ from outrider.cli.supervision import supervise
 from outrider.cli.tally import Tally, follow, new_tally
 from outrider.cli.work_view import View, open_view
 from outrider.core.clock import SystemClock
-from outrider.core.errors import InvalidInput
+from outrider.core.errors import InvalidInput, WorkersFailed
 from outrider.core.status import Mode
 from outrider.runner import RunnerConfig
 from outrider.runner.kit import EpisodeSpec
@@ -191,6 +191,8 @@ async def _work(order: Order, cluster: "Cluster | None") -> dict[str, object]:
                 tally.add(rollout)
         summary = tally.summary(clock.time())
         view.summary(summary, await store.statistics())
+        if supervisor.stopped_by is not None:
+            raise WorkersFailed(f"stopped: {supervisor.stopped_by}")
         return summary
 
 

@@ -18,6 +18,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain, repeat
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -55,7 +56,8 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 FINISH_RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Pauses before writing an attempt's end again while the store cannot be reached."""
+"""Pauses before writing an attempt's end again while the store cannot be written. A running attempt goes on with the
+last of them until its lease is lost: what it has done would be done again."""
 
 ACCOUNT_SECONDS = 20.0
 """How long it may take to tell what an attempt took whose lease is lost."""
@@ -149,8 +151,8 @@ class AttemptRun:
                 if exc.stops_run:
                     await self._finish(AttemptStatus.CANCELLED, None, None)
                     raise
-                return await self._finish(AttemptStatus.FAILED, None, Failure.of(exc))
-            return await self._finish(AttemptStatus.SUCCEEDED, result.reward, None)
+                return await self._finish(AttemptStatus.FAILED, None, Failure.of(exc), gives_up=False)
+            return await self._finish(AttemptStatus.SUCCEEDED, result.reward, None, gives_up=False)
         except StoreError as exc:
             await self._could_not_end(exc)
             return None
@@ -309,7 +311,9 @@ class AttemptRun:
             _log.warning("rollout %s: %s", self.claimed.rollout_id, exc)
             self._context.log(f"close failed: {exc}")
 
-    async def _finish(self, status: AttemptStatus, reward: float | None, failure: Failure | None) -> AttemptStatus:
+    async def _finish(
+        self, status: AttemptStatus, reward: float | None, failure: Failure | None, *, gives_up: bool = True
+    ) -> AttemptStatus:
         attempt = self.claimed.attempt
         self.ending = status
 
@@ -326,12 +330,12 @@ class AttemptRun:
                 account=self._account(failed=status is AttemptStatus.FAILED) if self._has_account else None,
             )
 
-        await self._insistently(write)
+        await self._insistently(write, gives_up=gives_up)
         return status
 
-    async def _insistently(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a write while the store cannot be reached; repeating one that was carried out changes nothing."""
-        for pause in FINISH_RETRY_SECONDS:
+    async def _insistently(self, write: Callable[[], Awaitable[None]], *, gives_up: bool = True) -> None:
+        """Repeat a write while the store cannot be written; repeating one that was carried out changes nothing."""
+        for pause in chain(FINISH_RETRY_SECONDS, () if gives_up else repeat(FINISH_RETRY_SECONDS[-1])):
             try:
                 return await write()
             except StoreUnavailable as exc:

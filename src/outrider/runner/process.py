@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from outrider.core import wire
 from outrider.core.errors import OutriderError
-from outrider.runner.worker import EXIT_INVALID, EXIT_STOPPED, REASON, WorkerSpec, exit_by, open_runner
+from outrider.runner.worker import EXIT_INVALID, EXIT_STOPPED, REASON, WorkerSpec, exit_by, open_runner, own_error
 
 
 async def _work(spec: WorkerSpec) -> None:
@@ -50,7 +50,10 @@ def main() -> int:
     logging.basicConfig(level=spec.log_level, format=f"Worker-{spec.index} %(levelname)s %(message)s")
     try:
         asyncio.run(_work(spec))
-    except OutriderError as exc:
+    except (OutriderError, ExceptionGroup) as raised:
+        exc = own_error(raised)
+        if not isinstance(exc, OutriderError):
+            raise
         _say(REASON + " ".join(str(exc).splitlines()))
         ended = exit_by(exc)
         return EXIT_INVALID if ended.invalid else EXIT_STOPPED if ended.stops_run else 1

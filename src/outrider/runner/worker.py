@@ -17,7 +17,7 @@ from typing import Protocol, cast
 from outrider.agent import EpisodeFactory
 from outrider.core import wire
 from outrider.core.clock import Clock, SystemClock, sleep
-from outrider.core.errors import AttemptError, InvalidInput
+from outrider.core.errors import AttemptError, InvalidInput, OutriderError, StoreDamaged
 from outrider.core.rollout import AttemptedRollout
 from outrider.runner.kit import EpisodeSpec, open_episodes
 from outrider.runner.meter import Meter, Reading
@@ -70,9 +70,18 @@ class WorkerExit:
     stops_run: bool = False
 
 
+def own_error(error: BaseException) -> BaseException:
+    """The first of our own errors among those that the tasks of a worker ended with; else the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        found = [own_error(one) for one in error.exceptions]
+        return next((one for one in found if isinstance(one, OutriderError)), error)
+    return error
+
+
 def exit_by(error: BaseException) -> WorkerExit:
     """How a worker ends that this error stopped."""
-    stops_run = isinstance(error, AttemptError) and error.stops_run
+    error = own_error(error)
+    stops_run = isinstance(error, StoreDamaged) or (isinstance(error, AttemptError) and error.stops_run)
     description = str(error) if stops_run else f"failed: {error}"
     invalid = isinstance(error, InvalidInput)
     return WorkerExit(failed=True, description=description, invalid=invalid, stops_run=stops_run)

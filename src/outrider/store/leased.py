@@ -323,14 +323,18 @@ class LeasedStore(LedgerMethods, MachineMethods):
         return found
 
     async def _sweep(self) -> None:
+        is_said = False
         while True:
             # Counted from before the look: a lease may be granted, and time may jump, while it is under way.
             next_look = self._clock.time() + SWEEP_SECONDS
             try:
                 next_expiry = await self._expire()
             except StoreError as exc:
-                _log.warning("could not look for expired leases, will try again: %s", exc)
+                if not is_said:
+                    _log.warning("cannot take expired leases away, will try again: %s", exc)
+                is_said = True
             else:
+                is_said = False
                 next_look = min(next_look, math.inf if next_expiry is None else next_expiry)
             await sleep(self._clock, next_look - self._clock.time())
 

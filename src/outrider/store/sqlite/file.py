@@ -7,6 +7,7 @@ from pathlib import Path
 
 from outrider.core.errors import InvalidInput, SchemaMismatch, StoreUnavailable
 from outrider.store.sql import migrations
+from outrider.store.sqlite.disk import Disk, is_no_room
 
 APPLICATION_ID = 0x0D71DE12
 """Marks a file as ours in its header."""
@@ -17,11 +18,14 @@ NETWORK_FILE_SYSTEMS = frozenset(
 OPEN_SECONDS = 60.0
 
 
-def connect(path: Path, *, synchronous: str, create: bool, migrate: bool) -> sqlite3.Connection:
+def connect(
+    path: Path, *, synchronous: str, create: bool, migrate: bool, options: str = "mode=rwc"
+) -> sqlite3.Connection:
     """A connection to the store in `path`; with `migrate`, its schema is made or brought up to date first."""
     _refuse_bad_place(path, create=create)
+    uri = f"{path.absolute().as_uri()}?{options}"
     try:
-        connection = sqlite3.connect(path, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(uri, uri=True, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             if migrate:
                 _migrate(connection, path)
@@ -35,6 +39,8 @@ def connect(path: Path, *, synchronous: str, create: bool, migrate: bool) -> sql
             connection.close()
             raise
     except sqlite3.OperationalError as exc:
+        if is_no_room(exc):
+            raise Disk(path).explained(exc) from exc
         raise StoreUnavailable(
             f"cannot open the store in {path}: {exc}; check the path, its rights and the disk"
         ) from exc
@@ -50,11 +56,13 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN")
     try:
         _refuse_foreign(connection, path)
-        _known_version(connection, len(steps), path)
+        version = _known_version(connection, len(steps), path)
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     _use_wal(connection)
+    if version == len(steps):
+        return  # and nothing is written, for the disk may be full
     connection.execute("BEGIN IMMEDIATE")
     try:
         _refuse_foreign(connection, path)

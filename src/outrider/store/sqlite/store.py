@@ -28,6 +28,7 @@ from outrider.store.orphans import Orphans
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.sqlite import ledger_reads, machines, reads
 from outrider.store.sqlite.bell import FifoBell
+from outrider.store.sqlite.disk import Disk
 from outrider.store.sqlite.file import connect
 from outrider.store.sqlite.machines import SqliteMachines
 from outrider.store.sqlite.reads import SqliteReads
@@ -55,17 +56,23 @@ class SqliteStore(LeasedStore):
         self._orphans: Orphans
 
     async def _connect(self) -> None:
+        self._disk = Disk(self._path)
         self._writer = SqliteThread(
             f"write {self._path.name}",
             open_desk=self._open_writer,
-            begin="BEGIN IMMEDIATE",
+            disk=self._disk,
+            writes=True,
             busy_seconds=BUSY_SECONDS,
             quick=() if self._synchronous == "full" else (Claim, Report, NewRollout),
         )
         await self._writer.start()
         self._orphans = Orphans(self._writer.submit)
         self._reader = SqliteThread(
-            f"read {self._path.name}", open_desk=self._open_reader, begin="BEGIN", busy_seconds=BUSY_SECONDS
+            f"read {self._path.name}",
+            open_desk=self._open_reader,
+            disk=self._disk,
+            writes=False,
+            busy_seconds=BUSY_SECONDS,
         )
         try:
             await self._reader.start()
@@ -78,11 +85,16 @@ class SqliteStore(LeasedStore):
         return SqliteMachines(connection, self._clock, self._ring)
 
     def _open_reader(self) -> SqliteReads:
-        return SqliteReads(connect(self._path, synchronous=self._synchronous, create=False, migrate=False))
+        connection = connect(self._path, synchronous=self._synchronous, create=False, migrate=False, options="mode=ro")
+        return SqliteReads(connection)
 
     async def _disconnect(self) -> None:
-        await self._writer.stop()
-        await self._reader.stop()
+        # Whoever closes last copies the write-ahead log to the database: the writer, unless the disk has failed.
+        last, first = (self._writer, self._reader) if self._disk.damage is None else (self._reader, self._writer)
+        try:
+            await first.stop()
+        finally:
+            await last.stop()
 
     def _ring(self, topics: frozenset[Topic]) -> Callable[[], None]:
         """Wake the other processes from the writer's thread; waking this one is left to its event loop."""

@@ -20,20 +20,15 @@ FILTER, ALL_THREADS = 1, 1
 
 
 @contextmanager
-def small_disk(place: Path, n_bytes: int) -> Iterator[Path]:
-    """A file system of this size, mounted at `place` for as long as the block lasts."""
-    with _mounted(place, f"size={n_bytes}"):
-        yield place
-
-
-@contextmanager
-def _mounted(place: Path, options: str) -> Iterator[None]:
+def small_disk(place: Path, n_bytes: int, n_files: int = 1000) -> Iterator[Path]:
+    """A file system with this much room, mounted at `place` for as long as the block lasts."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a disk")
     place.mkdir(exist_ok=True)
+    options = f"size={n_bytes},nr_inodes={n_files + 1}"  # the folder itself counts
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "small", place], check=True, timeout=10)
     try:
-        yield
+        yield place
     finally:
         subprocess.run(["umount", "--lazy", place], check=True, timeout=10)
 

@@ -318,3 +318,15 @@ async def test_a_log_that_a_reader_has_kept_from_starting_over_becomes_short_onc
         async for _ in appended(store, claimed, 20, 60_000):
             pass
         assert log.stat().st_size < 2 * wal.LIMIT_BYTES
+
+
+async def test_without_a_folder_for_bells_another_process_is_noticed_within_a_second(tmp_path: Path):
+    (tmp_path / "runs.db-bells").write_text("in its place")
+    url = f"sqlite:///{tmp_path}/runs.db"
+    async with open_store(url) as one, open_store(url) as other:
+        waiting = asyncio.create_task(one.dequeue_rollout(worker_id="w", wait=60))
+        await asyncio.sleep(0)
+        await other.enqueue_rollout("new")
+        claimed = await asyncio.wait_for(waiting, 20)
+        assert claimed is not None
+        assert claimed.input == "new"

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from disks import make_read_only, small_disk
-
 from outrider.core.clock import SystemClock
 from outrider.store.bell import Topic
 from outrider.store.sqlite.bell import FifoBell

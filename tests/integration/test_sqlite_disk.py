@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from disks import fill, small_disk
+from disks import fill, make_read_only, small_disk
 from leaks import no_leaks
-from outrider.core.errors import StoreDamaged, StoreUnavailable
+from outrider.core.errors import StoreDamaged, StoreError, StoreUnavailable
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import AttemptedRollout, RolloutRequest
 from outrider.store import Store, open_store
@@ -88,7 +88,7 @@ async def test_a_store_on_a_disk_that_stays_full_can_be_closed_and_read(disk: Pa
 
 CRAMPED = """
 import asyncio, json, resource, sys
-from outrider.core.errors import StoreDamaged, StoreUnavailable
+from outrider.core.errors import StoreDamaged, StoreError, StoreUnavailable
 from outrider.store import open_store
 
 def allow(n_bytes):
@@ -330,3 +330,78 @@ async def test_without_a_folder_for_bells_another_process_is_noticed_within_a_se
         claimed = await asyncio.wait_for(waiting, 20)
         assert claimed is not None
         assert claimed.input == "new"
+
+
+@pytest.fixture
+async def kept(tmp_path: Path) -> Path:
+    """A folder with a store in which one rollout has ended and one is running."""
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    async with open_store(f"sqlite:///{folder}/runs.db") as store:
+        await store.enqueue_many_rollouts([RolloutRequest(input=n, rollout_id=f"r{n}") for n in range(2)])
+        done, _ = await store.dequeue_many_rollouts(2, worker_id="w")
+        await store.update_attempt(done.rollout_id, done.attempt.attempt_id, status="succeeded", reward=1.0)
+    return folder
+
+
+def check_readable(path: Path) -> None:
+    url = f"sqlite:///{path}"
+    status = json.loads(run_outrider("status", "--json", "--store", url).stdout)
+    assert (status["rollouts"]["succeeded"], status["rollouts"]["preparing"]) == (1, 1)
+    assert "r0" in run_outrider("show", "r0", "--store", url).stdout
+    assert json.loads(run_outrider("export", "--store", url).stdout)["rollout"]["reward"] == 1.0
+
+
+async def check_only_readable(path: Path) -> None:
+    check_readable(path)
+    refused = run_outrider("cancel", "r1", "--store", f"sqlite:///{path}", code=2)
+    assert f"cannot write the store in {path}; check its rights" in refused.stderr
+    async with open_store(f"sqlite:///{path}", read_only=True) as store:
+        with pytest.raises(StoreError, match="opened for reading only"):
+            await store.cancel_rollouts(["r1"])
+        assert await store.finished_after(wait=0.01)
+
+
+async def test_a_store_on_a_disk_that_cannot_be_written_can_be_read(disk: Path, kept: Path):
+    shutil.copy(kept / "runs.db", disk)
+    make_read_only(disk)
+    await check_only_readable(disk / "runs.db")
+
+
+async def test_a_store_whose_writer_was_killed_can_be_read_where_nothing_can_be_written(disk: Path, tmp_path: Path):
+    async with open_store(f"sqlite:///{tmp_path}/runs.db") as store:
+        await store.enqueue_many_rollouts([RolloutRequest(input=n, rollout_id=f"r{n}") for n in range(2)])
+        done, _ = await store.dequeue_many_rollouts(2, worker_id="w")
+        await store.update_attempt(done.rollout_id, done.attempt.attempt_id, status="succeeded", reward=1.0)
+        for name in ("runs.db", "runs.db-wal", "runs.db-shm"):
+            shutil.copy(tmp_path / name, disk)
+    (disk / "without").mkdir()
+    for name in ("runs.db", "runs.db-wal"):
+        shutil.copy(disk / name, disk / "without")
+    make_read_only(disk)
+    await check_only_readable(disk / "runs.db")
+    refused = run_outrider("status", "--store", f"sqlite:///{disk}/without/runs.db", code=2)
+    assert "copy runs.db and runs.db-wal to" in refused.stderr
+
+
+async def test_a_store_on_a_full_disk_can_be_read(disk: Path, kept: Path):
+    shutil.copy(kept / "runs.db", disk)
+    fill(disk)
+    check_readable(disk / "runs.db")
+
+
+async def test_an_old_store_that_cannot_be_written_is_refused_with_what_to_do(disk: Path, kept: Path):
+    with closing(sqlite3.connect(kept / "runs.db")) as database:
+        database.execute("PRAGMA user_version = 1")
+    shutil.copy(kept / "runs.db", disk)
+    make_read_only(disk)
+    with pytest.raises(StoreUnavailable, match=r"has schema 1, .* copy it to a folder that can be written"):
+        await open_store(f"sqlite:///{disk}/runs.db", read_only=True)
+
+
+async def test_reading_takes_no_lease_away(kept: Path):
+    with closing(sqlite3.connect(kept / "runs.db")) as database:
+        database.execute("UPDATE rollouts SET expires_at = 1 WHERE expires_at IS NOT NULL")
+        database.commit()
+    check_readable(kept / "runs.db")
+    assert [file.name for file in kept.iterdir()] == ["runs.db"]

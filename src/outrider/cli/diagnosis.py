@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 
+from outrider.core.attempt import Failure
 from outrider.core.status import LIVE, QUEUED, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import Statistics, Store
@@ -56,7 +57,7 @@ async def _retried(store: Store) -> list[str]:
     waiting = await store.query_rollouts(status=RolloutStatus.REQUEUING, limit=EXAMPLES)
     return [
         f"{rollout.rollout_id}: waits for attempt {rollout.n_attempts + 1} of {rollout.config.max_attempts}"
-        + ("" if rollout.failure is None else f" after {rollout.failure.boundary}: {rollout.failure.message}")
+        + ("" if rollout.failure is None else f" after {rollout.failure.boundary}: {_first_line(rollout.failure)}")
         for rollout in waiting
     ]
 
@@ -73,6 +74,12 @@ async def _failed(store: Store) -> list[str]:
         f"{number} failed with {kind}; see `outrider show {examples[kind][0]}`, then `outrider retry --failed`"
         for kind, number in kinds.most_common(EXAMPLES)
     ]
+
+
+def _first_line(failure: Failure) -> str:
+    """`outrider show` prints the rest."""
+    first, *rest = failure.message.strip().splitlines() or [failure.kind]
+    return f"{first} …" if rest else first
 
 
 def _span(time: timedelta) -> str:

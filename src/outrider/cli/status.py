@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from outrider.cli.diagnosis import diagnose
@@ -32,7 +33,7 @@ def command(*, store_url: str, tag: str | None, mode: str | None, as_json: bool)
 
 async def _status(store_url: str, tag: str | None, mode: str | None, *, as_json: bool) -> None:
     now = datetime.now(UTC)
-    async with opened(store_url) as store:
+    async with opened(store_url, read_only=True) as store:
         await check_tag(store, tag)
         statistics = await store.statistics()
         counts = await _counts(store, statistics, tag, mode)
@@ -83,7 +84,7 @@ def _print(
     if len(here) < len(workers):
         console.print(f"{len(workers) - len(here)} workers were here before.", highlight=False)
     for trouble in troubles:
-        console.print(f"[yellow]•[/yellow] {trouble}", highlight=False)
+        console.print(f"[yellow]•[/yellow] {escape(trouble)}", highlight=False, soft_wrap=True)
     if not troubles:
         console.print("Nothing is stuck.", highlight=False)
 

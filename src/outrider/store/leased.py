@@ -58,28 +58,37 @@ class LeasedStore(LedgerMethods, MachineMethods):
     def __init__(self, url: str, clock: Clock, bell: Bell) -> None:
         super().__init__(clock, bell)
         self._url = url
+        self._is_open = False
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
         return self._url
 
-    async def open(self) -> Self:
-        """Connect, bring the schema up to date, and start taking expired leases away."""
+    async def open(self, *, read_only: bool = False) -> Self:
+        """Connect, bring the schema up to date, and start taking expired leases away.
+
+        With `read_only` nothing is written: expired leases stay where they are, too.
+        """
+        self._is_read_only = read_only
         await self._connect()
-        self._sweeper = asyncio.create_task(self._sweep(), name=f"expire leases of {self._url}")
+        self._is_open = True
+        if not read_only:
+            self._sweeper = asyncio.create_task(self._sweep(), name=f"expire leases of {self._url}")
         return self
 
     async def close(self) -> None:
-        sweeper, self._sweeper = self._sweeper, None
-        if sweeper is None:
+        was_open, self._is_open = self._is_open, False
+        if not was_open:
             return
-        sweeper.cancel()
-        await asyncio.wait([sweeper])
+        sweeper = self._sweeper
+        if sweeper is not None:
+            sweeper.cancel()
+            await asyncio.wait([sweeper])
         await self._disconnect()
         for topic in Topic:  # those who still wait find the store closed now, not at their deadline
             self._bell.ring_here(topic)
-        if not sweeper.cancelled() and (error := sweeper.exception()) is not None:
+        if sweeper is not None and not sweeper.cancelled() and (error := sweeper.exception()) is not None:
             raise error
 
     async def __aenter__(self) -> Self:
@@ -101,6 +110,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         config: RolloutConfig | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Rollout:
+        self._check_writable()
         request = new_request(
             input,
             rollout_id=rollout_id,
@@ -115,6 +125,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         return (await self._enqueue((new_rollout(request),)))[0]
 
     async def enqueue_many_rollouts(self, requests: Sequence[RolloutRequest]) -> tuple[Rollout, ...]:
+        self._check_writable()
         new = tuple(new_rollout(request) for request in requests)
         ids = {rollout.rollout_id for rollout in new}
         if len(ids) < len(new):
@@ -130,6 +141,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         mode: Mode | str | None = None,
         request_id: str | None = None,
     ) -> AttemptedRollout | None:
+        self._check_writable()
         claim = claim_of(1, worker_id, tags, mode, request_id)
         claimed = await self._look_until(Topic.QUEUE, partial(self._claim, claim), wait)
         return claimed[0] if claimed else None
@@ -144,12 +156,14 @@ class LeasedStore(LedgerMethods, MachineMethods):
         mode: Mode | str | None = None,
         request_id: str | None = None,
     ) -> tuple[AttemptedRollout, ...]:
+        self._check_writable()
         claim = claim_of(limit, worker_id, tags, mode, request_id)
         return await self._look_until(Topic.QUEUE, partial(self._claim, claim), wait)
 
     async def start_rollout(
         self, input: Any, *, worker_id: str | int, config: RolloutConfig | None = None, **request: Any
     ) -> AttemptedRollout:
+        self._check_writable()
         new = new_rollout(new_request(input, config=config, **request))
         return await self._start(new, worker_name(worker_id))
 
@@ -166,6 +180,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         first_index: int | None = None,
         account: Account | None = None,
     ) -> Attempt:
+        self._check_writable()
         return await self._report(
             new_report(
                 rollout_id,
@@ -183,6 +198,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
     async def append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[Event], *, first_index: int | None = None
     ) -> int:
+        self._check_writable()
         return await self._append(
             new_report(
                 rollout_id, attempt_id, status=None, reward=None, error=None, events=events, first_index=first_index
@@ -192,6 +208,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
     async def heartbeat(
         self, worker_id: str | int, attempt_ids: Collection[str] = (), *, wait: float = 0.0
     ) -> tuple[LostLease, ...]:
+        self._check_writable()
         name = worker_name(worker_id)
 
         async def renew() -> tuple[LostLease, ...]:
@@ -204,10 +221,12 @@ class LeasedStore(LedgerMethods, MachineMethods):
         return await self._watch(Topic.REVOKED, renew, self._clock.time() + wait, net_seconds=math.inf)
 
     async def revoke_leases(self, worker_id: str | int, *, reason: str) -> tuple[str, ...]:
+        self._check_writable()
         failure = Failure(boundary=Boundary.WORKER, kind="WorkerDied", message=reason)
         return await self._revoke(worker_name(worker_id), failure)
 
     async def cancel_rollouts(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:
+        self._check_writable()
         return await self._cancel(checked_ids("rollout_ids", rollout_ids))
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
@@ -296,6 +315,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         return Finished(items=tuple(rollout for _, rollout in found), cursor=found[-1][0] if found else cursor)
 
     async def put_resources(self, resources: Mapping[str, Any]) -> Resources:
+        self._check_writable()
         if not isinstance(resources, Mapping):
             raise InvalidInput(f"resources must be a mapping of names to values, not {type(resources).__name__}")
         return await self._put_resources(wire.encode(dict(resources)))

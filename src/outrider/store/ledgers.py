@@ -18,6 +18,7 @@ class LedgerMethods(Waiting):
     """See `outrider.store.protocol` for what these methods promise, and `outrider.core.ledger` for the invariants."""
 
     async def open_ledger(self, name: str, settings: Mapping[str, Any] | None = None) -> Ledger:
+        self._check_writable()
         check_id("name of a ledger", name)
         check_kind("settings", {} if settings is None else settings, Mapping)
         return await self._open_ledger(name, wire.encode(dict(settings or {})))
@@ -26,6 +27,7 @@ class LedgerMethods(Waiting):
         return await self._ledgers()
 
     async def write_ledger(self, ledger: Ledger, write: LedgerWrite) -> None:
+        self._check_writable()
         await self._write_ledger(step_of(ledger, write))
 
     async def query_groups(
@@ -57,6 +59,7 @@ class LedgerMethods(Waiting):
         return await self._count_groups(ledger)
 
     async def ask_to_begin(self, asks: Sequence[tuple[str, str]]) -> None:
+        self._check_writable()
         checked = tuple(map(_checked_ask, asks))
         if checked:
             await self._ask(checked)
@@ -80,6 +83,7 @@ class LedgerMethods(Waiting):
         return dict(await self._look_until(Topic.GRANTED, look, wait))
 
     async def leave_account(self, rollout_id: str, attempt_id: str, account: Account) -> None:
+        self._check_writable()
         check_id("rollout_id", rollout_id)
         check_id("attempt_id", attempt_id)
         await self._leave_account(rollout_id, attempt_id, checked_account(account))

@@ -14,6 +14,7 @@ class MachineMethods(Engine):
     """See `outrider.store.protocol` for what these methods promise, and `outrider.core.machine` for the invariants."""
 
     async def open_pool(self, name: str) -> int:
+        self._check_writable()
         check_id("name of a pool", name)
         return await self._open_pool(name)
 
@@ -23,6 +24,7 @@ class MachineMethods(Engine):
     async def write_machines(
         self, pool: str, epoch: int, number: int, records: Sequence[MachineRecord], moves: Sequence[MachineMove]
     ) -> None:
+        self._check_writable()
         await self._write_machines(step_of(pool, epoch, number, records, moves))
 
     async def query_machines(

@@ -16,25 +16,28 @@ SCHEMES = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE"
 class OpenStore:
     """A store about to be opened: `await` it and close it yourself, or use it as `async with`."""
 
-    def __init__(self, store: LeasedStore) -> None:
+    def __init__(self, store: LeasedStore, *, read_only: bool) -> None:
         self._store = store
+        self._read_only = read_only
 
     def __await__(self) -> Generator[Any, None, Store]:
-        return self._store.open().__await__()
+        return self._store.open(read_only=self._read_only).__await__()
 
     async def __aenter__(self) -> Store:
-        return await self._store.open()
+        return await self._store.open(read_only=self._read_only)
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._store.close()
 
 
-def open_store(url: str, *, clock: Clock | None = None, create: bool = True) -> OpenStore:
+def open_store(url: str, *, clock: Clock | None = None, create: bool = True, read_only: bool = False) -> OpenStore:
     """Open the store at `url`: `memory://`, `sqlite:///runs.db`, `postgresql://…`.
 
-    With `create=False` a SQLite file that does not exist is an error instead of a new store.
+    With `create=False` a SQLite file that does not exist is an error instead of a new store. With `read_only=True`
+    calls that write are refused and expired leases stay where they are; a SQLite file and its folder need not be
+    writable then.
     """
-    return OpenStore(_engine(url, clock or SystemClock(), create=create))
+    return OpenStore(_engine(url, clock or SystemClock(), create=create), read_only=read_only)
 
 
 def _engine(url: str, clock: Clock, *, create: bool) -> LeasedStore:

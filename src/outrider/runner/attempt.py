@@ -29,6 +29,7 @@ from outrider.agent.protocol import takes_machine
 from outrider.agent.recorder import Recorder
 from outrider.core.account import Account
 from outrider.core.attempt import Failure
+from outrider.core.bounds import require_not_negative
 from outrider.core.clock import Clock, sleep
 from outrider.core.errors import (
     AgentError,
@@ -101,6 +102,9 @@ class StageLimits:
 
     def __post_init__(self) -> None:
         self.turns()
+        for name in ("boot", "setup", "act", "score", "close", "cancel"):
+            if (seconds := getattr(self, f"{name}_seconds")) != math.inf:
+                require_not_negative(f"{name}_seconds", seconds)
 
     def turns(self) -> TurnLimits:
         """Those of the single turns. Raises `InvalidInput` if one is no time at all."""

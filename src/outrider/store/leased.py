@@ -32,13 +32,17 @@ from outrider.store.steps import (
     check_feed,
     check_id,
     check_integer,
+    check_seconds,
+    check_text,
     check_window,
     checked_ids,
     claim_of,
     member,
+    members,
     new_report,
     new_request,
     new_rollout,
+    several,
     worker_name,
 )
 
@@ -126,7 +130,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
 
     async def enqueue_many_rollouts(self, requests: Sequence[RolloutRequest]) -> tuple[Rollout, ...]:
         self._check_writable()
-        new = tuple(new_rollout(request) for request in requests)
+        new = tuple(new_rollout(request) for request in several("requests", requests))
         ids = {rollout.rollout_id for rollout in new}
         if len(ids) < len(new):
             raise InvalidInput("the same rollout_id stands twice among the rollouts to enqueue; nothing was enqueued")
@@ -210,6 +214,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
     ) -> tuple[LostLease, ...]:
         self._check_writable()
         name = worker_name(worker_id)
+        check_seconds("wait", wait)
 
         async def renew() -> tuple[LostLease, ...]:
             lost = await self._renew(name, frozenset(checked_ids("attempt_ids", attempt_ids)))
@@ -222,6 +227,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
 
     async def revoke_leases(self, worker_id: str | int, *, reason: str) -> tuple[str, ...]:
         self._check_writable()
+        check_text("reason", reason)
         failure = Failure(boundary=Boundary.WORKER, kind="WorkerDied", message=reason)
         return await self._revoke(worker_name(worker_id), failure)
 
@@ -252,9 +258,8 @@ class LeasedStore(LedgerMethods, MachineMethods):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Rollout]:
-        wanted = status_in if status is None else (status,)
         query = RolloutQuery(
-            statuses=None if wanted is None else tuple(dict.fromkeys(member(RolloutStatus, name) for name in wanted)),
+            statuses=members("status_in", RolloutStatus, status_in if status is None else (status,)),
             mode=None if mode is None else member(Mode, mode),
             tag=tag,
             group_id=group_id,
@@ -297,6 +302,9 @@ class LeasedStore(LedgerMethods, MachineMethods):
         )
 
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> tuple[Rollout, ...]:
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        checked_ids("rollout_ids", rollout_ids)
         deadline = None if timeout is None else self._clock.time() + timeout
         cursor = await self._feed_end()
         ended = {rollout.rollout_id: rollout for rollout in await self._known(rollout_ids) if rollout.status.is_final}

@@ -10,7 +10,16 @@ from outrider.core.ledger import Ask, Asks, GroupEntry, GroupState, Ledger, Ledg
 from outrider.core.page import Page
 from outrider.store.bell import Topic
 from outrider.store.ledger_steps import GroupQuery, step_of
-from outrider.store.steps import check_feed, check_id, check_integer, check_kind, checked_account, checked_ids, member
+from outrider.store.steps import (
+    check_feed,
+    check_id,
+    check_integer,
+    check_kind,
+    checked_account,
+    checked_ids,
+    members,
+    several,
+)
 from outrider.store.waiting import Waiting
 
 
@@ -40,13 +49,10 @@ class LedgerMethods(Waiting):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[GroupEntry]:
-        if isinstance(states, str):
-            raise InvalidInput(f"states is the text {states!r}; give a list of states")
-        wanted = None if states is None else tuple(dict.fromkeys(member(GroupState, state) for state in states))
         return await self._query_groups(
             GroupQuery(
                 ledger=ledger,
-                states=wanted,
+                states=members("states", GroupState, states),
                 batch=batch,
                 group_ids=None if group_ids is None else checked_ids("group_ids", group_ids),
                 limit=limit,
@@ -60,7 +66,7 @@ class LedgerMethods(Waiting):
 
     async def ask_to_begin(self, asks: Sequence[tuple[str, str]]) -> None:
         self._check_writable()
-        checked = tuple(map(_checked_ask, asks))
+        checked = tuple(map(_checked_ask, several("asks", asks)))
         if checked:
             await self._ask(checked)
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Collection, Sequence
 
-from outrider.core.errors import InvalidInput
 from outrider.core.machine import MachineMove, MachineRecord, MachineState, PoolRecord
 from outrider.core.page import Page
 from outrider.store.engine import Engine
 from outrider.store.machine_steps import MachineQuery, MoveQuery, step_of
-from outrider.store.steps import check_id, member
+from outrider.store.steps import check_id, members
 
 
 class MachineMethods(Engine):
@@ -30,10 +29,10 @@ class MachineMethods(Engine):
     async def query_machines(
         self, pool: str | None = None, states: Collection[MachineState | str] | None = None
     ) -> tuple[MachineRecord, ...]:
-        if isinstance(states, str):
-            raise InvalidInput(f"states is the text {states!r}; give a list of states")
-        wanted = MachineState if states is None else dict.fromkeys(member(MachineState, state) for state in states)
-        return await self._query_machines(MachineQuery(pool=pool, states=tuple(wanted)))
+        wanted = members("states", MachineState, states)
+        return await self._query_machines(
+            MachineQuery(pool=pool, states=tuple(MachineState) if wanted is None else wanted)
+        )
 
     async def query_machine_moves(
         self, machine_id: str | None = None, pool: str | None = None, *, limit: int = -1, offset: int = 0

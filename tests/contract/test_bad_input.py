@@ -223,7 +223,7 @@ WRONG: dict[str, dict[str, tuple[object, ...]]] = {
         "attempt_id": (None, *NOT_TEXT),
         "status": NOT_A_STATE,
         "worker_id": [worker for worker in NOT_WORKER if worker is not None],
-        "reward": ("1", float("nan"), float("inf"), [1], object(), True, 10**400),
+        "reward": ("1", float("nan"), float("inf"), [1], object(), 10**400),
         "error": NOT_OURS,
         "events": (None, 5, "abc", {"a": 1}, [5], [{"kind": "log"}]),
         "first_index": (-1, *NOT_WHOLE),

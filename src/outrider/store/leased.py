@@ -130,7 +130,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
 
     async def enqueue_many_rollouts(self, requests: Sequence[RolloutRequest]) -> tuple[Rollout, ...]:
         self._check_writable()
-        new = tuple(new_rollout(request) for request in several("requests", requests))
+        new = tuple(new_rollout(request) for request in several("requests", requests, "rollouts to enqueue"))
         ids = {rollout.rollout_id for rollout in new}
         if len(ids) < len(new):
             raise InvalidInput("the same rollout_id stands twice among the rollouts to enqueue; nothing was enqueued")

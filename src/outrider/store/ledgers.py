@@ -66,7 +66,7 @@ class LedgerMethods(Waiting):
 
     async def ask_to_begin(self, asks: Sequence[tuple[str, str]]) -> None:
         self._check_writable()
-        checked = tuple(map(_checked_ask, several("asks", asks)))
+        checked = tuple(map(_checked_ask, several("asks", asks, "pairs of rollout_id and attempt_id")))
         if checked:
             await self._ask(checked)
 

@@ -279,7 +279,7 @@ def new_report(
         worker_id=None if worker_id is None else worker_name(worker_id),
         reward=None if reward is None else finite(f"reward of rollout {rollout_id}:", reward),
         failure=error,
-        events=tuple(map(_checked_event, several("events", events))),
+        events=tuple(map(_checked_event, several("events", events, "events"))),
         first_index=first_index,
         account=None if account is None else checked_account(account),
     )
@@ -298,7 +298,11 @@ def member(kind: type[S], value: str) -> S:
 
 def members(field_name: str, kind: type[S], values: Collection[str] | None) -> tuple[S, ...] | None:
     """Each of the enum members of these names once; None stands for all."""
-    return None if values is None else tuple(dict.fromkeys(member(kind, name) for name in several(field_name, values)))
+    return (
+        None
+        if values is None
+        else tuple(dict.fromkeys(member(kind, name) for name in several(field_name, values, "states")))
+    )
 
 
 def worker_name(worker_id: str | int) -> str:
@@ -340,17 +344,17 @@ def check_texts(**ids: str | None) -> None:
 
 def checked_ids(field_name: str, ids: Collection[str]) -> tuple[str, ...]:
     """Each of `ids` once, checked."""
-    for id in several(field_name, ids):
+    for id in several(field_name, ids, "ids"):
         check_id(field_name, id)
     return tuple(dict.fromkeys(ids))
 
 
-def several(field_name: str, values: Iterable[T]) -> Iterable[T]:
+def several(field_name: str, values: Iterable[T], what: str) -> Iterable[T]:
     """`values`, if they are several things and not one."""
     if isinstance(values, (str, bytes)):
-        raise InvalidInput(f"{field_name} is the text {values!r}; give a list")
+        raise InvalidInput(f"{field_name} is the text {values!r}; give a list of {what}")
     if isinstance(values, Mapping) or not isinstance(values, Iterable):
-        raise InvalidInput(f"{field_name} must be a list, not {type(values).__name__}")
+        raise InvalidInput(f"{field_name} must be a list of {what}, not {type(values).__name__}")
     return values
 
 
@@ -398,7 +402,7 @@ def metadata_of(data: bytes) -> Mapping[str, Any]:
 
 
 def finite(name: str, value: float) -> float:
-    if isinstance(value, (str, bytes, bool)):
+    if type(value) in (str, bytes):
         raise InvalidInput(f"{name} {value!r} is not a number")
     try:
         number = float(value)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, SupportsFloat, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -401,8 +401,9 @@ def metadata_of(data: bytes) -> Mapping[str, Any]:
     return metadata
 
 
-def finite(name: str, value: float) -> float:
-    if type(value) in (str, bytes):
+def finite(name: str, value: SupportsFloat) -> float:
+    """What can stand for a number, a flag or a NumPy scalar too, but no text."""
+    if type(value) is not float and not isinstance(value, SupportsFloat):
         raise InvalidInput(f"{name} {value!r} is not a number")
     try:
         number = float(value)

@@ -2,15 +2,18 @@
 
 import asyncio
 import enum
+import inspect
 from collections.abc import Awaitable, Callable
 from datetime import date
 from typing import Any
 
 import pytest
 
+from outrider.core.account import Account
 from outrider.core.attempt import Failure
 from outrider.core.errors import Boundary, InvalidInput
 from outrider.core.event import Event, EventKind
+from outrider.core.ledger import Ledger, LedgerWrite
 from outrider.core.rollout import AttemptedRollout, RolloutConfig, RolloutRequest
 from outrider.store import Store
 from store_moves import AT, enqueue_and_claim, everything, finish, log, the
@@ -175,6 +178,211 @@ REFUSED: dict[str, Call] = {
     "resources": lambda store, _: store.put_resources({"a": {1}}),
     "resources of text": lambda store, _: store.put_resources("abc"),
 }
+
+
+NOT_TEXT = (5, 2.5, b"a", ["a"], {"a": 1}, object(), "", "\0", "\ud800", "x" * 513)
+NOT_WORKER = (2.5, b"a", ["a"], object(), True, None, "", "\0")
+NOT_WHOLE = ("1", 1.5, float("nan"), [1], object(), True, 2**70, -(2**70))
+NOT_SECONDS = ("1", float("nan"), [1], object(), True, 2**70, 1e12, 10**400)
+NOT_MAPPING = ("abc", 5, [1], object())
+NOT_SEVERAL = (5, 2.5, "abc", b"abc", object(), [5], [None], ["\0"])
+NOT_A_FLAG = ("yes", 1, [], object())
+NOT_A_STATE = ("asleep", 5, b"failed", [], object())
+NOT_OURS = ("abc", 5, {"a": 1}, object())
+
+WRONG: dict[str, dict[str, tuple[object, ...]]] = {
+    "enqueue_rollout": {
+        "rollout_id": NOT_TEXT,
+        "mode": NOT_A_STATE,
+        "tag": NOT_TEXT,
+        "seed": NOT_WHOLE,
+        "group_id": NOT_TEXT,
+        "priority": (*NOT_WHOLE, 2**40),
+        "config": NOT_OURS,
+        "metadata": NOT_MAPPING,
+    },
+    "enqueue_many_rollouts": {"requests": (None, 5, "abc", {"a": 1}, [5], [None], ["abc"], [{"input": 1}])},
+    "start_rollout": {"worker_id": NOT_WORKER, "config": NOT_OURS, "seed": NOT_WHOLE, "mode": NOT_A_STATE},
+    "dequeue_rollout": {
+        "worker_id": NOT_WORKER,
+        "wait": (None, *NOT_SECONDS),
+        "tags": NOT_SEVERAL,
+        "mode": NOT_A_STATE,
+        "request_id": NOT_TEXT,
+    },
+    "dequeue_many_rollouts": {
+        "isolated": (None, 1, "yes", object()),
+        "limit": (None, 0, -1, *NOT_WHOLE),
+        "worker_id": NOT_WORKER,
+        "wait": (None, *NOT_SECONDS),
+        "tags": NOT_SEVERAL,
+        "mode": NOT_A_STATE,
+        "request_id": NOT_TEXT,
+    },
+    "update_attempt": {
+        "rollout_id": (None, *NOT_TEXT),
+        "attempt_id": (None, *NOT_TEXT),
+        "status": NOT_A_STATE,
+        "worker_id": [worker for worker in NOT_WORKER if worker is not None],
+        "reward": ("1", float("nan"), float("inf"), [1], object(), 10**400),
+        "error": NOT_OURS,
+        "events": (None, 5, "abc", {"a": 1}, [5], [{"kind": "log"}]),
+        "first_index": (-1, *NOT_WHOLE),
+        "account": NOT_OURS,
+    },
+    "append_events": {
+        "rollout_id": (None, *NOT_TEXT),
+        "attempt_id": (None, *NOT_TEXT),
+        "events": (None, 5, "abc", {"a": 1}, [5], [{"kind": "log"}]),
+        "first_index": (-1, *NOT_WHOLE),
+    },
+    "heartbeat": {"worker_id": NOT_WORKER, "attempt_ids": (None, *NOT_SEVERAL), "wait": (None, *NOT_SECONDS)},
+    "revoke_leases": {
+        "worker_id": NOT_WORKER,
+        "reason": (None, 5, b"a", object(), "\0", "\ud800"),
+        "how": (None, 5, b"lost", "nowhere", object()),
+    },
+    "cancel_rollouts": {"rollout_ids": (None, *NOT_SEVERAL)},
+    "get_rollout_by_id": {"rollout_id": (None, *NOT_TEXT)},
+    "get_latest_attempt": {"rollout_id": (None, *NOT_TEXT)},
+    "query_rollouts": {
+        "status": NOT_A_STATE,
+        "status_in": NOT_SEVERAL,
+        "mode": NOT_A_STATE,
+        "tag": NOT_TEXT,
+        "group_id": NOT_TEXT,
+        "rollout_ids": NOT_SEVERAL,
+        "sort_by": (None, "seq", 5, [], object()),
+        "descending": (None, *NOT_A_FLAG),
+        "limit": (None, -2, *NOT_WHOLE),
+        "offset": (None, -1, *NOT_WHOLE),
+    },
+    "query_attempts": {
+        "rollout_id": (None, *NOT_TEXT),
+        "limit": (None, -2, *NOT_WHOLE),
+        "offset": (None, -1, *NOT_WHOLE),
+    },
+    "query_workers": {"status": NOT_A_STATE, "limit": (None, -2, *NOT_WHOLE), "offset": (None, -1, *NOT_WHOLE)},
+    "query_events": {
+        "rollout_id": (None, *NOT_TEXT),
+        "attempt_id": NOT_TEXT,
+        "kind": NOT_A_STATE,
+        "limit": (None, -2, *NOT_WHOLE),
+        "offset": (None, -1, *NOT_WHOLE),
+    },
+    "wait_for_rollouts": {"rollout_ids": (None, *NOT_SEVERAL), "timeout": NOT_SECONDS},
+    "finished_after": {
+        "cursor": (None, -1, *NOT_WHOLE),
+        "limit": (None, 0, *NOT_WHOLE),
+        "wait": (None, *NOT_SECONDS),
+    },
+    "put_resources": {"resources": (None, *NOT_MAPPING)},
+    "get_latest_resources": {"after": (None, -1, *NOT_WHOLE), "wait": (None, *NOT_SECONDS)},
+    "open_ledger": {"name": (None, *NOT_TEXT), "settings": NOT_MAPPING},
+    "write_ledger": {"ledger": (None, *NOT_OURS), "write": (None, *NOT_OURS)},
+    "query_groups": {
+        "ledger": (None, *NOT_TEXT),
+        "states": NOT_SEVERAL,
+        "batch": NOT_WHOLE,
+        "group_ids": NOT_SEVERAL,
+        "limit": (None, -2, *NOT_WHOLE),
+        "offset": (None, -1, *NOT_WHOLE),
+    },
+    "count_groups": {"ledger": (None, *NOT_TEXT)},
+    "ask_to_begin": {"asks": (None, 5, "abc", object(), [5], ["abc"], [("a",)], [("a", 5)], [("a", "\0")])},
+    "asks_after": {
+        "ledger": (None, *NOT_TEXT),
+        "cursor": (None, -1, *NOT_WHOLE),
+        "limit": (None, 0, *NOT_WHOLE),
+        "wait": (None, *NOT_SECONDS),
+    },
+    "grants": {"attempt_ids": (None, *NOT_SEVERAL), "wait": (None, *NOT_SECONDS)},
+    "leave_account": {"rollout_id": (None, *NOT_TEXT), "attempt_id": (None, *NOT_TEXT), "account": (None, *NOT_OURS)},
+    "query_accounts": {"rollout_ids": (None, *NOT_SEVERAL)},
+    "late_accounts": {"ledger": (None, *NOT_TEXT), "limit": (None, 0, *NOT_WHOLE)},
+    "tally": {"ledger": (None, *NOT_TEXT)},
+    "query_progress": {"ledger": (None, *NOT_TEXT)},
+    "open_pool": {"name": (None, *NOT_TEXT)},
+    "write_machines": {
+        "pool": (None, *NOT_TEXT),
+        "epoch": (None, 0, *NOT_WHOLE),
+        "number": (None, 0, *NOT_WHOLE),
+        "records": (None, 5, "abc", object(), [5], [{"machine_id": "m"}]),
+        "moves": (None, 5, "abc", object(), [5], [{"machine_id": "m"}]),
+    },
+    "query_machines": {"pool": NOT_TEXT, "states": NOT_SEVERAL},
+    "query_machine_moves": {
+        "machine_id": NOT_TEXT,
+        "pool": NOT_TEXT,
+        "limit": (None, -2, *NOT_WHOLE),
+        "offset": (None, -1, *NOT_WHOLE),
+    },
+}
+"""What every argument of every method must refuse; what is not here can be anything that can be stored."""
+
+FREE = {"input", "request", "self"}
+WITHOUT_ARGUMENTS = {"close", "open", "query_ledgers", "query_pools", "statistics"}
+
+
+def _right(claimed: AttemptedRollout) -> dict[str, dict[str, Any]]:
+    """Arguments that each method needs, all of them right."""
+    rollout = {"rollout_id": claimed.rollout_id}
+    attempt = {**rollout, "attempt_id": claimed.attempt.attempt_id}
+    pool = {"pool": "p", "epoch": 1, "number": 1, "records": [], "moves": []}
+    ledger = Ledger(name="l", epoch=1, version=0, n_opened=0, n_batches=0, settings={}, opened_at=AT)
+    return {
+        "enqueue_rollout": {"input": 1},
+        "start_rollout": {"input": 1, "worker_id": "w"},
+        "dequeue_rollout": {"worker_id": "w"},
+        "dequeue_many_rollouts": {"limit": 1, "worker_id": "w"},
+        "update_attempt": {**attempt, "status": "succeeded"},
+        "append_events": {**attempt, "events": [log()]},
+        "heartbeat": {"worker_id": "w"},
+        "revoke_leases": {"worker_id": "w", "reason": "r"},
+        "query_attempts": rollout,
+        "query_events": rollout,
+        "wait_for_rollouts": {"rollout_ids": [claimed.rollout_id]},
+        "open_ledger": {"name": "l"},
+        "write_ledger": {"ledger": ledger, "write": LedgerWrite()},
+        "query_groups": {"ledger": "l"},
+        "asks_after": {"ledger": "l"},
+        "grants": {"attempt_ids": []},
+        "leave_account": {**attempt, "account": Account()},
+        "late_accounts": {"ledger": "l"},
+        "write_machines": pool,
+    }
+
+
+def test_the_table_of_wrong_arguments_is_complete():
+    methods = {name: method for name, method in inspect.getmembers(Store, inspect.isfunction) if name[0] != "_"}
+    assert set(methods) - WITHOUT_ARGUMENTS == set(WRONG)
+    for name, arguments in WRONG.items():
+        taken = set(inspect.signature(methods[name]).parameters) - FREE
+        assert taken == set(arguments) & taken, name
+
+
+async def test_every_argument_of_every_method_refuses_what_is_no_such_thing(store: Store):
+    claimed = await enqueue_and_claim(store, "claimed")
+    await store.enqueue_rollout("waiting")
+    right = _right(claimed)
+    before = await everything(store)
+    taken = []
+    for method, arguments in WRONG.items():
+        for argument, values in arguments.items():
+            for value in values:
+                call = getattr(store, method)(**{**right.get(method, {}), argument: value})
+                try:
+                    refusal = await _refusal(call)
+                except Exception as exc:
+                    taken.append(f"{method}({argument}={value!r:.40}): {exc!r:.100}")
+                else:
+                    if not refusal.isprintable() or not refusal:
+                        taken.append(f"{method}({argument}={value!r:.40}) was taken")
+        assert await everything(store) == before, (method, taken)
+    assert not taken, "\n".join(taken)
+    assert await store.get_latest_resources() is None
+    assert await store.query_ledgers() == ()
+    assert await store.query_pools() == ()
 
 
 async def _refusal(call: Awaitable[object]) -> str:

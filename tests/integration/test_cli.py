@@ -29,6 +29,9 @@ async def odd_fails(task, ctx):
 
 async def slow(task, ctx):
     await asyncio.sleep(60)
+
+async def wordy(task, ctx):
+    raise ValueError("[bold]first[/bold] line\\n" + "a long word/" * 200 + "\\n[/end] of it")
 """
 
 
@@ -90,6 +93,16 @@ def test_the_whole_story_from_tasks_to_export():
     assert len(lines) == 5
     assert {line["rollout"]["input"]["task_id"] for line in lines} == {0, 2, 4, 6, 8}
     assert all(line["attempt"]["status"] == "succeeded" and line["events"][-1]["data"]["output"] for line in lines)
+
+
+def test_a_long_error_is_shown_whole_and_elsewhere_by_its_first_line():
+    run("enqueue", "--test", "1", "--max-attempts", "2")
+    run("work", "--agent", "my_agents:wordy", "--workers", "1", "--max-rollouts", "1")
+    (waiting,) = [line for line in run("status").stdout.splitlines() if "waits for attempt 2 of 2" in line]
+    assert waiting.endswith("after agent: ValueError: [bold]first[/bold] line …")
+    (rollout_id,) = [line.split()[1].rstrip(":") for line in [waiting]]
+    shown = run("show", rollout_id).stdout
+    assert "ValueError: [bold]first[/bold] line\n" + "a long word/" * 200 + "\n[/end] of it" in shown
 
 
 def test_tasks_may_come_as_a_list_or_from_standard_input():

@@ -1,16 +1,20 @@
 """Connections that die, replies that are lost, servers that restart: nothing is lost and nothing is done twice."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import random
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from disks import fill, small_disk
 from leaks import no_leaks
 from outrider.core.account import Account
 from outrider.core.errors import StoreUnavailable
 from outrider.core.ledger import Grant, LedgerWrite, NewGroup
+from outrider.runner import Runner
 from outrider.store import Store, open_store
 from outrider.testing import eventually
 from postgres_load import check_done_once, finish_all, ids_of, no_connections_left, note, requests, terminate_backends
@@ -223,3 +227,67 @@ async def test_a_server_that_stays_away_makes_calls_fail_in_the_end(
         claimed = await store.dequeue_rollout(worker_id=1)
         assert claimed is not None
         assert claimed.rollout_id == "before"
+
+
+@contextmanager
+def on_a_small_disk(server: PostgresServer, url: str, table: str, place: Path) -> Iterator[Path]:
+    """Keeps one table of a store on a disk of its own; the store is gone after the block."""
+    schema = url.rpartition("=")[2]
+    with small_disk(place, 16 << 20) as disk:
+        folder = disk / "tablespace"
+        folder.mkdir()
+        shutil.chown(folder, server.data.owner())
+        server.sql(f"CREATE TABLESPACE small LOCATION '{folder}'")
+        try:
+            server.sql(f"ALTER TABLE {schema}.{table} SET TABLESPACE small")
+            yield disk
+        finally:
+            server.sql(f"SET client_min_messages = error; DROP SCHEMA {schema} CASCADE")
+            server.sql("DROP TABLESPACE small")
+
+
+async def test_a_full_disk_of_the_server_is_reported_and_the_store_goes_on_when_there_is_room(
+    postgres_server: PostgresServer, postgres_url: str
+):
+    async with open_store(postgres_url) as store:
+        await store.enqueue_many_rollouts(requests(1))
+    # A place that the server may enter: root's own folders are closed to it.
+    with on_a_small_disk(postgres_server, postgres_url, "events", postgres_server.folder / "small") as disk:
+        async with open_store(postgres_url) as store:
+            one = await store.dequeue_rollout(worker_id=1)
+            assert one is not None
+            filler = fill(disk)
+            noise = random.Random(1).randbytes(400_000).hex()
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match=r"No space left on device.* its disk is full: make room"):
+                    await store.update_attempt(*ids_of(one), status="succeeded", events=[note(noise)])
+            assert await store.heartbeat(1, [one.attempt.attempt_id]) == ()
+            filler.unlink()
+            await store.update_attempt(*ids_of(one), status="succeeded", events=[note(noise)])
+            assert (await store.query_events("r0")).total == 1
+            await check_invariants(store)
+
+
+@pytest.mark.parametrize(
+    ("state", "advice"), [("53200", "out of memory"), ("53300", "max_connections"), ("58030", "check its disk")]
+)
+async def test_what_the_server_lacks_is_named_and_workers_try_again_until_it_is_there(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch, state: str, advice: str
+):
+    monkeypatch.setattr("outrider.store.postgres.links.RETRY_SECONDS", 0.1)
+    schema = postgres_url.rpartition("=")[2]
+    async with asyncio.timeout(60), open_store(postgres_url) as store:
+        await store.enqueue_many_rollouts(requests(1))
+        postgres_server.sql(f"""
+            CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'the server lacks something' USING ERRCODE = '{state}'; END $$;
+            CREATE TRIGGER refuse BEFORE UPDATE ON {schema}.rollouts EXECUTE FUNCTION {schema}.refuse()""")
+        with pytest.raises(StoreUnavailable, match=f"the server lacks something.*{advice}"):
+            await store.dequeue_rollout(worker_id=1)
+        runner = Runner(store, lambda _task, _context: 1.0, max_rollouts=1)
+        working = asyncio.create_task(runner.iter())
+        await asyncio.wait([working], timeout=0.5)
+        assert not working.done()
+        postgres_server.sql(f"DROP TRIGGER refuse ON {schema}.rollouts")
+        assert await working == 1
+        assert (await store.statistics()).rollouts["succeeded"] == 1

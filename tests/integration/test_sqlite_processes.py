@@ -164,51 +164,6 @@ def test_four_processes_that_open_a_new_file_together_make_one_store(tmp_path: P
         database.close()
 
 
-CRAMPED = """
-import asyncio, json, resource, sys
-from outrider.core.errors import StoreUnavailable
-from outrider.store import open_store
-
-def allow(n_bytes):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))
-
-async def main(url):
-    acknowledged, refused = [], []
-    async with open_store(url) as store:
-        running = await store.start_rollout("running", worker_id="w")
-        allow(2_000_000)
-        for n in range(40):
-            try:
-                await store.enqueue_rollout("x" * 200_000, rollout_id=f"r{n}")
-                acknowledged.append(f"r{n}")
-            except StoreUnavailable as error:
-                refused.append(str(error))
-        assert (await store.get_rollout_by_id(running.rollout_id)).status == "preparing"
-        allow(resource.RLIM_INFINITY)
-        await store.enqueue_rollout("after", rollout_id="after")
-        await store.update_attempt(running.rollout_id, running.attempt.attempt_id, status="succeeded")
-    print(json.dumps([running.rollout_id, acknowledged, refused]))
-
-asyncio.run(main(*sys.argv[1:]))
-"""
-
-
-async def test_a_full_disk_is_an_error_and_the_store_stays_whole(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/runs.db"
-    running, acknowledged, refused = json.loads(output_of(CRAMPED, url))
-    assert acknowledged
-    assert refused
-    assert all("disk full" in reason for reason in refused)
-    database = sqlite3.connect(tmp_path / "runs.db")
-    assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    database.close()
-    async with open_store(url) as store:
-        found = {rollout.rollout_id for rollout in await store.query_rollouts()}
-        assert found == {running, *acknowledged, "after"}
-        assert (await store.statistics()).rollouts["succeeded"] == 1
-        await check_invariants(store)
-
-
 OPEN_AND_CLOSE = """
 import asyncio, sys
 from outrider.store import open_store
@@ -231,18 +186,3 @@ async def test_processes_that_come_and_go_disturb_nobody(tmp_path: Path):
         assert [await asyncio.to_thread(other.wait, 60) for other in others] == [0] * 4
     async with open_store(url) as store:
         assert (await store.query_rollouts(limit=0)).total == 160
-
-
-async def test_the_write_ahead_log_does_not_grow_with_the_work(tmp_path: Path):
-    log = tmp_path / "runs.db-wal"
-    sizes = []
-    async with open_store(f"sqlite:///{tmp_path}/runs.db") as store:
-        for _ in range(8):
-            await store.enqueue_many_rollouts([RolloutRequest(input="x" * 100) for _ in range(4000)])
-            while claimed := await store.dequeue_many_rollouts(50, worker_id="w"):
-                finishing = (
-                    store.update_attempt(one.rollout_id, one.attempt.attempt_id, status="succeeded") for one in claimed
-                )
-                await asyncio.gather(*finishing)
-            sizes.append(log.stat().st_size)
-    assert max(sizes[4:]) <= 1.5 * max(sizes[:4]), sizes

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from outrider.core.bounds import require_limit
 from outrider.core.clock import Clock
-from outrider.core.errors import InvalidInput, LimitError
+from outrider.core.errors import LimitError
 
 R = TypeVar("R")
 
@@ -21,8 +22,7 @@ class TurnLimits:
 
     def __post_init__(self) -> None:
         for name in ("turn_seconds", "trajectory_seconds"):
-            if not getattr(self, name) > 0:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; give more than 0")
+            require_limit(name, getattr(self, name))
 
 
 class Stopwatch:

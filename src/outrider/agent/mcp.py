@@ -20,10 +20,10 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.artifact import Artifact
+from outrider.core.bounds import require_positive
 from outrider.core.chat import Image, Message, ToolCall, ToolSpec, tool_result
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput, ToolRefusal
-from outrider.core.rollout import require_positive
 from outrider.core.tasks import uninterrupted
 from outrider.env import Environment, Observation, Score, Step
 from outrider.pool.source import Machine

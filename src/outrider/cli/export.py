@@ -45,7 +45,7 @@ def command(*, output: Path | None, status: str | None, tag: str | None, store_u
 async def _export(store_url: StoreUrl, output: Path | None, status: str | None, tag: str | None) -> tuple[int, int]:
     """How many were written, and how many could not be."""
     n_written = n_left_out = cursor = 0
-    async with opened(store_url) as store:
+    async with opened(store_url, read_only=True) as store:
         await check_tag(store, tag)
         with _opened(output) as file:
             while (finished := await store.finished_after(cursor, limit=PAGE)).items:

@@ -72,10 +72,10 @@ async def _ended_by_signal(work: Coroutine[Any, Any, R]) -> R:
 
 
 @asynccontextmanager
-async def opened(store_url: StoreUrl, *, create: bool = False) -> AsyncIterator[Store]:
+async def opened(store_url: StoreUrl, *, create: bool = False, read_only: bool = False) -> AsyncIterator[Store]:
     """The store a command was given. One that cannot be opened is a mistake in the command: nothing was changed yet."""
     try:
-        store = await open_store(store_url.completed(), create=create)
+        store = await open_store(store_url.completed(), create=create, read_only=read_only)
     except StoreError as exc:
         raise InvalidInput(str(exc)) from exc
     async with store:

@@ -21,7 +21,7 @@ COLOURS = {MachineState.READY: "green", MachineState.LEASED: "cyan", MachineStat
 
 async def show_machines(store_url: StoreUrl, name: str | None, *, as_json: bool) -> None:
     now = datetime.now(UTC)
-    async with opened(store_url) as store:
+    async with opened(store_url, read_only=True) as store:
         pools = await _known(store, name)
         machines = await store.query_machines(name)
     found = [(pool, tuple(one for one in machines if one.pool == pool.name)) for pool in pools]
@@ -56,7 +56,7 @@ async def _known(store: Store, name: str | None) -> tuple[PoolRecord, ...]:
 
 
 async def show_moves(store_url: StoreUrl, name: str | None, machine_id: str, *, as_json: bool) -> None:
-    async with opened(store_url) as store:
+    async with opened(store_url, read_only=True) as store:
         await _known(store, name)
         moves = await store.query_machine_moves(machine_id, name, limit=-1 if as_json else N_MOVES)
     if not moves.total:

@@ -2,10 +2,11 @@
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from outrider.cli.console import Console, print_json
 from outrider.cli.options import json_option, known, opened, run, store_option
-from outrider.core.attempt import Attempt
+from outrider.core.attempt import Attempt, Failure
 from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import Rollout
@@ -28,7 +29,7 @@ def command(*, rollout_id: str, store_url: StoreUrl, attempt_id: str | None, n_e
 
 
 async def _show(rollout_id: str, store_url: StoreUrl, attempt_id: str | None, n_events: int, *, as_json: bool) -> None:
-    async with opened(store_url) as store:
+    async with opened(store_url, read_only=True) as store:
         (rollout,) = await known(store, (rollout_id,))
         attempts = (await store.query_attempts(rollout_id)).items
         events = await store.query_events(rollout_id, attempt_id=attempt_id, limit=n_events)
@@ -54,24 +55,31 @@ def _print(rollout: Rollout, attempts: tuple[Attempt, ...], events: Page[Recorde
     if events.total > len(events):
         console.print(f"… {events.total - len(events)} more events; --events {events.total} shows all")
     for attempt in attempts:
-        if (failure := attempt.failure) is not None:
-            where = f" in {failure.stage}" if failure.stage else ""
-            console.rule(f"attempt {attempt.sequence_id} failed{where}: {failure.boundary}", align="left")
-            console.print(failure.message, soft_wrap=True)
-            if failure.traceback:
-                console.print(failure.traceback.rstrip(), soft_wrap=True)
+        if attempt.failure is not None:
+            _print_failure(console, f"attempt {attempt.sequence_id}", attempt.failure)
+    if rollout.failure is not None and all(attempt.failure != rollout.failure for attempt in attempts):
+        _print_failure(console, "the rollout", rollout.failure)
+
+
+def _print_failure(console: Console, what: str, failure: Failure) -> None:
+    """The whole of it: elsewhere there is room for its first line only."""
+    where = f" in {failure.stage}" if failure.stage else ""
+    console.rule(f"{what} failed{where}: {failure.boundary}", align="left")
+    console.print(failure.message, soft_wrap=True)
+    if failure.traceback:
+        console.print(failure.traceback.rstrip(), soft_wrap=True)
 
 
 def _attempts_table(attempts: tuple[Attempt, ...]) -> Table:
-    table = Table(
-        "#", "attempt", "worker", "status", "seconds", "reward", "failure", title="Attempts", title_justify="left"
-    )
+    table = Table(title="Attempts", title_justify="left")
+    for name in ("#", "attempt", "worker", "status", "seconds", "reward", "failure"):
+        table.add_column(name, overflow="fold")
     for attempt in attempts:
         seconds = "" if attempt.ended_at is None else f"{(attempt.ended_at - attempt.started_at).total_seconds():.3f}"
         failure = "" if attempt.failure is None else f"{attempt.failure.boundary}: {attempt.failure.kind}"
         reward = "" if attempt.reward is None else f"{attempt.reward:g}"
         row = (attempt.sequence_id, attempt.attempt_id, attempt.worker_id, attempt.status, seconds, reward, failure)
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))
     return table
 
 

@@ -34,7 +34,7 @@ def command(*, store_url: StoreUrl, tag: str | None, mode: str | None, as_json: 
 
 async def _status(store_url: StoreUrl, tag: str | None, mode: str | None, *, as_json: bool) -> None:
     now = datetime.now(UTC)
-    async with opened(store_url) as store:
+    async with opened(store_url, read_only=True) as store:
         await check_tag(store, tag)
         statistics = await store.statistics()
         counts = await _counts(store, statistics, tag, mode)

@@ -88,7 +88,7 @@ async def _list(place: RunPlace, status: RolloutStatus | None, limit: int | None
     most = limit if limit is not None or as_json else TABLE_ROWS
     rows: list[ResultLine] = []
     n_found = 0
-    async with opened(place.store_url) as store:
+    async with opened(place.store_url, read_only=True) as store:
         await refuse_empty(store, place)
         async for rollout in run_rollouts(store, place.run, status=status):
             n_found += 1
@@ -106,7 +106,7 @@ async def _list(place: RunPlace, status: RolloutStatus | None, limit: int | None
 
 
 async def _converse(place: RunPlace, rollout_id: str, attempt: int | None, *, full: bool, as_json: bool) -> None:
-    async with opened(place.store_url) as store:
+    async with opened(place.store_url, read_only=True) as store:
         rollout = await _chosen(store, place, rollout_id)
         conversation = await read_conversation(store, rollout, attempt=attempt)
     if as_json:
@@ -116,7 +116,7 @@ async def _converse(place: RunPlace, rollout_id: str, attempt: int | None, *, fu
 
 
 async def _write(place: RunPlace, rollout_id: str | None, file: Path) -> None:
-    async with opened(place.store_url) as store:
+    async with opened(place.store_url, read_only=True) as store:
         await refuse_empty(store, place)
         only = None if rollout_id is None else await _chosen(store, place, rollout_id)
         try:
@@ -129,7 +129,7 @@ async def _write(place: RunPlace, rollout_id: str | None, file: Path) -> None:
 async def _write_artifacts(place: RunPlace, rollout_id: str | None, status: RolloutStatus | None, folder: Path) -> None:
     """Those of one rollout go into the folder, those of a run into one folder each."""
     n_files = 0
-    async with opened(place.store_url) as store:
+    async with opened(place.store_url, read_only=True) as store:
         await refuse_empty(store, place)
         try:
             if rollout_id is not None:

@@ -22,7 +22,7 @@ from outrider.cli.supervision import supervise
 from outrider.cli.tally import Tally, follow, n_open, new_tally
 from outrider.cli.work_view import View, open_view
 from outrider.core.clock import SystemClock
-from outrider.core.errors import InvalidInput
+from outrider.core.errors import InvalidInput, WorkersFailed
 from outrider.core.status import Mode
 from outrider.runner import RunnerConfig
 from outrider.runner.kit import EpisodeSpec
@@ -203,6 +203,8 @@ async def _work(order: Order, cluster: "Cluster | None") -> tuple[dict[str, obje
         summary = tally.summary(clock.time())
         statistics = await store.statistics()
         view.summary(summary, statistics)
+        if supervisor.stopped_by is not None:
+            raise WorkersFailed(f"stopped: {supervisor.stopped_by}")
         return summary, n_open(statistics)
 
 

@@ -10,6 +10,7 @@ OutriderError
 │   ├── LedgerLost          a write named an epoch of a ledger that is over: somebody else has opened it
 │   ├── PoolLost            a write named an epoch of a pool that is over: another process has opened it
 │   ├── SchemaMismatch      the database was made by another version of Outrider
+│   ├── StoreDamaged        the disk failed under the database, so nothing more is written to it
 │   └── StoreUnavailable    the database cannot be reached, is locked, or its disk is full
 ├── BatchLate               no batch was ready at the deadline; says what it waits for
 ├── ToolRefusal             a tool tells the model what was wrong with its call
@@ -155,6 +156,21 @@ class SchemaMismatch(StoreError):
 
 class StoreUnavailable(StoreError):
     """The database cannot be used right now. What was acknowledged before is safe."""
+
+
+class StoreDamaged(StoreError):
+    """The disk lost data or returned garbage. Waiting does not help; what was acknowledged last may be gone."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(
+            f"the disk failed under {place} ({reason}): it may not hold what was written last, so nothing more is "
+            "written to it; check the disk, then open the store anew"
+        )
+        self.place = place
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["StoreDamaged"], tuple[str, str]]:
+        return type(self), (self.place, self.reason)
 
 
 class ToolRefusal(OutriderError):

@@ -1,7 +1,6 @@
 """A rollout: one sample of a task, the row that everything reads and writes."""
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -9,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from outrider.core.attempt import Attempt, Failure
+from outrider.core.bounds import MAX_COUNT, require_positive
 from outrider.core.errors import InvalidInput
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus
 
@@ -19,16 +19,13 @@ TASK_KEY, SAMPLE_KEY = "task_id", "sample"
 """Where a rollout's metadata says which sample of which task it is, so that seeds do not depend on ids."""
 
 
-def require_positive(name: str, value: float) -> None:
-    """Refuse zero, negative, infinite and NaN numbers, by name."""
-    if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-        raise InvalidInput(f"{name} is {value!r}; give a number of seconds above 0")
-
-
 def _retryable(condition: Iterable[str]) -> frozenset[AttemptStatus]:
-    wrong = sorted(set(condition) - RETRYABLE)
+    known = ", ".join(sorted(RETRYABLE))
+    if isinstance(condition, str) or not isinstance(condition, Collection):
+        raise InvalidInput(f"retry_condition is {condition!r}; give several of {known}, or none")
+    wrong = sorted(str(status) for status in condition if status not in RETRYABLE)
     if wrong:
-        raise InvalidInput(f"retry_condition names {', '.join(wrong)}; it may hold {', '.join(sorted(RETRYABLE))}")
+        raise InvalidInput(f"retry_condition names {', '.join(wrong)}; it may hold {known}")
     return frozenset(AttemptStatus(status) for status in condition)
 
 
@@ -44,8 +41,10 @@ class RolloutConfig(Struct, frozen=True, kw_only=True):
         if self.timeout_seconds is not None:
             require_positive("timeout_seconds", self.timeout_seconds)
         require_positive("unresponsive_seconds", self.unresponsive_seconds)
-        if type(self.max_attempts) is not int or self.max_attempts < 1:
-            raise InvalidInput(f"max_attempts is {self.max_attempts!r}; it counts the first attempt, so give 1 or more")
+        if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_COUNT:
+            raise InvalidInput(
+                f"max_attempts is {self.max_attempts!r:.40}; it counts the first attempt, so give 1 to {MAX_COUNT}"
+            )
         force_setattr(self, "retry_condition", _retryable(self.retry_condition))
 
 

@@ -21,6 +21,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain, repeat
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ from outrider.agent.protocol import takes_machine
 from outrider.agent.recorder import Recorder
 from outrider.core.account import Account
 from outrider.core.attempt import Failure
+from outrider.core.bounds import require_not_negative
 from outrider.core.clock import Clock, sleep
 from outrider.core.errors import (
     AgentError,
@@ -59,7 +61,8 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 FINISH_RETRY_SECONDS = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Pauses before writing an attempt's end again while the store cannot be reached."""
+"""Pauses before writing an attempt's end again while the store cannot be written. A running attempt goes on with the
+last of them until its lease is lost: what it has done would be done again."""
 
 ACCOUNT_SECONDS = 20.0
 """How long it may take to tell what an attempt took whose lease is lost."""
@@ -103,6 +106,9 @@ class StageLimits:
 
     def __post_init__(self) -> None:
         self.turns()
+        for name in ("boot", "setup", "act", "score", "close", "cancel"):
+            if (seconds := getattr(self, f"{name}_seconds")) != math.inf:
+                require_not_negative(f"{name}_seconds", seconds)
 
     def turns(self) -> TurnLimits:
         """Those of the single turns. Raises `InvalidInput` if one is no time at all."""
@@ -153,8 +159,8 @@ class AttemptRun:
                 if exc.stops_run:
                     await self._finish(AttemptStatus.CANCELLED, None, None)
                     raise
-                return await self._finish(AttemptStatus.FAILED, None, Failure.of(exc))
-            return await self._finish(AttemptStatus.SUCCEEDED, result.reward, None)
+                return await self._finish(AttemptStatus.FAILED, None, Failure.of(exc), gives_up=False)
+            return await self._finish(AttemptStatus.SUCCEEDED, result.reward, None, gives_up=False)
         except StoreError as exc:
             await self._could_not_end(exc)
             return None
@@ -320,7 +326,9 @@ class AttemptRun:
             _log.warning("rollout %s: %s", self.claimed.rollout_id, exc)
             self.context.log(f"close failed: {exc}")
 
-    async def _finish(self, status: AttemptStatus, reward: float | None, failure: Failure | None) -> AttemptStatus:
+    async def _finish(
+        self, status: AttemptStatus, reward: float | None, failure: Failure | None, *, gives_up: bool = True
+    ) -> AttemptStatus:
         attempt = self.claimed.attempt
         self.ending = status
 
@@ -337,12 +345,12 @@ class AttemptRun:
                 account=self._account(failed=status is AttemptStatus.FAILED) if self._has_account else None,
             )
 
-        await self._insistently(write)
+        await self._insistently(write, gives_up=gives_up)
         return status
 
-    async def _insistently(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Repeat a write while the store cannot be reached; repeating one that was carried out changes nothing."""
-        for pause in FINISH_RETRY_SECONDS:
+    async def _insistently(self, write: Callable[[], Awaitable[None]], *, gives_up: bool = True) -> None:
+        """Repeat a write while the store cannot be written; repeating one that was carried out changes nothing."""
+        for pause in chain(FINISH_RETRY_SECONDS, () if gives_up else repeat(FINISH_RETRY_SECONDS[-1])):
             try:
                 return await write()
             except StoreUnavailable as exc:

@@ -25,7 +25,7 @@ from outrider.core.loops import run_to_end
 from outrider.core.undumpable import become_undumpable
 from outrider.runner.channel import Report, WorkerEnd, WorkerExit
 from outrider.runner.loop_watch import LoopWatch
-from outrider.runner.worker import WorkerSpec, exit_by, open_runner
+from outrider.runner.worker import WorkerSpec, exit_by, open_runner, own_error
 
 EXIT_SECONDS = 5.0
 """How long the process may take to exit once its work is done: threads and exit handlers of agents may never end."""
@@ -76,7 +76,7 @@ async def _work_and_tell(spec: WorkerSpec, channel: WorkerEnd) -> int:
     except asyncio.CancelledError:
         ended = WorkerExit(failed=True, description="failed: code that it ran has cancelled all of its tasks")
     except BaseException as exc:  # noqa: BLE001 told to the supervisor
-        if not isinstance(exc, OutriderError):
+        if not isinstance(own_error(exc), OutriderError):
             traceback.print_exc()
         ended = exit_by(exc)
     channel.tell(Report(ended=ended))

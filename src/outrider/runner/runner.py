@@ -23,9 +23,10 @@ from outrider.agent import AgentFunction, EpisodeFactory
 from outrider.agent.context import context_of
 from outrider.agent.function import episodes_of
 from outrider.core.attempt import LostLease
+from outrider.core.bounds import require_count, require_not_negative, require_positive
 from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import AgentError, AttemptError, InvalidInput, LeaseLost, StoreUnavailable
-from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, require_positive
+from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig
 from outrider.core.status import AttemptStatus, Mode
 from outrider.runner.admission import Admission
 from outrider.runner.attempt import AttemptRun, Stage, StageLimits
@@ -61,10 +62,9 @@ class RunnerConfig:
     limits: StageLimits = field(default_factory=StageLimits)
 
     def __post_init__(self) -> None:
-        if self.max_env_num_per_worker < 1:
-            raise InvalidInput(f"max_env_num_per_worker is {self.max_env_num_per_worker}; give 1 or more")
-        if self.max_rollouts is not None and self.max_rollouts < 1:
-            raise InvalidInput(f"max_rollouts is {self.max_rollouts}; give 1 or more, or leave it out for no limit")
+        require_count("max_env_num_per_worker", self.max_env_num_per_worker, 1)
+        if self.max_rollouts is not None:
+            require_count("max_rollouts", self.max_rollouts, 1)
         require_positive("poll_interval", self.poll_interval)
         require_positive("heartbeat_interval", self.heartbeat_interval)
         require_positive("max_block_seconds", self.max_block_seconds)
@@ -73,8 +73,7 @@ class RunnerConfig:
                 f"heartbeat_interval is {self.heartbeat_interval:g} s, but a lease ends after {LEASE_SECONDS:g} s of "
                 f"silence; give less, {LEASE_SECONDS / HEARTBEATS_PER_LEASE:g} s or so"
             )
-        if self.grace_seconds < 0:
-            raise InvalidInput(f"grace_seconds is {self.grace_seconds:g}; give 0 or more")
+        require_not_negative("grace_seconds", self.grace_seconds)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from outrider.agent import EpisodeFactory
 from outrider.core import wire
 from outrider.core.clock import Clock, SystemClock, sleep
-from outrider.core.errors import AttemptError, InvalidInput, described
+from outrider.core.errors import AttemptError, InvalidInput, OutriderError, StoreDamaged, described
 from outrider.core.ids import new_id
 from outrider.core.lines import LineSplitter
 from outrider.core.processes import WORKER_MARK, unmarked_environment
@@ -92,9 +92,18 @@ class WorkerSpec:
         return self.config.grace_seconds + limits.cancel_seconds + limits.close_seconds + writing + EXIT_SECONDS
 
 
+def own_error(error: BaseException) -> BaseException:
+    """The first of our own errors among those that the tasks of a worker ended with; else the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        found = [own_error(one) for one in error.exceptions]
+        return next((one for one in found if isinstance(one, OutriderError)), error)
+    return error
+
+
 def exit_by(error: BaseException) -> WorkerExit:
     """How a worker ends that this error stopped."""
-    if isinstance(error, AttemptError) and error.stops_run:
+    error = own_error(error)
+    if isinstance(error, StoreDamaged) or (isinstance(error, AttemptError) and error.stops_run):
         return WorkerExit(failed=True, description=str(error), stops_run=True)
     if isinstance(error, InvalidInput):
         return WorkerExit(failed=True, description=str(error), invalid=True)

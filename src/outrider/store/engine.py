@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Mapping
 
 from outrider.core.account import Account, AttemptAccount, Tally
 from outrider.core.attempt import Attempt, LostLease
+from outrider.core.errors import StoreError
 from outrider.core.event import RecordedEvent
 from outrider.core.ledger import Ask, GroupEntry, GroupState, Ledger, MemberProgress
 from outrider.core.machine import MachineMove, MachineRecord, PoolRecord
@@ -22,6 +23,13 @@ from outrider.store.steps import Claim, EventQuery, NewRollout, Report, Revocati
 
 class Engine(ABC):
     """The steps that differ from database to database; `LeasedStore` builds the public methods on them."""
+
+    _is_read_only = False
+
+    def _check_writable(self) -> None:
+        """Every public method that writes begins with this."""
+        if self._is_read_only:
+            raise StoreError("this store was opened for reading only; open it without read_only=True to write")
 
     @abstractmethod
     async def _connect(self) -> None: ...

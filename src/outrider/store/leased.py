@@ -33,13 +33,17 @@ from outrider.store.steps import (
     check_feed,
     check_id,
     check_integer,
+    check_seconds,
+    check_text,
     check_window,
     checked_ids,
     claim_of,
     member,
+    members,
     new_report,
     new_request,
     new_rollout,
+    several,
     worker_name,
 )
 from outrider.store.url import StoreUrl
@@ -60,28 +64,37 @@ class LeasedStore(LedgerMethods, MachineMethods):
     def __init__(self, url: StoreUrl, clock: Clock, bell: Bell) -> None:
         super().__init__(clock, bell)
         self._url = url
+        self._is_open = False
         self._sweeper: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> StoreUrl:
         return self._url
 
-    async def open(self) -> Self:
-        """Connect, bring the schema up to date, and start taking expired leases away."""
+    async def open(self, *, read_only: bool = False) -> Self:
+        """Connect, bring the schema up to date, and start taking expired leases away.
+
+        With `read_only` nothing is written: expired leases stay where they are, too.
+        """
+        self._is_read_only = read_only
         await self._connect()
-        self._sweeper = asyncio.create_task(self._sweep(), name=f"expire leases of {self._url}")
+        self._is_open = True
+        if not read_only:
+            self._sweeper = asyncio.create_task(self._sweep(), name=f"expire leases of {self._url}")
         return self
 
     async def close(self) -> None:
-        sweeper, self._sweeper = self._sweeper, None
-        if sweeper is None:
+        was_open, self._is_open = self._is_open, False
+        if not was_open:
             return
-        sweeper.cancel()
-        await asyncio.wait([sweeper])
+        sweeper = self._sweeper
+        if sweeper is not None:
+            sweeper.cancel()
+            await asyncio.wait([sweeper])
         await self._disconnect()
         for topic in Topic:  # those who still wait find the store closed now, not at their deadline
             self._bell.ring_here(topic)
-        if not sweeper.cancelled() and (error := sweeper.exception()) is not None:
+        if sweeper is not None and not sweeper.cancelled() and (error := sweeper.exception()) is not None:
             raise error
 
     async def __aenter__(self) -> Self:
@@ -103,6 +116,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         config: RolloutConfig | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Rollout:
+        self._check_writable()
         request = new_request(
             input,
             rollout_id=rollout_id,
@@ -117,7 +131,8 @@ class LeasedStore(LedgerMethods, MachineMethods):
         return (await self._enqueue((new_rollout(request),)))[0]
 
     async def enqueue_many_rollouts(self, requests: Sequence[RolloutRequest]) -> tuple[Rollout, ...]:
-        new = tuple(new_rollout(request) for request in requests)
+        self._check_writable()
+        new = tuple(new_rollout(request) for request in several("requests", requests, "rollouts to enqueue"))
         ids = {rollout.rollout_id for rollout in new}
         if len(ids) < len(new):
             raise InvalidInput("the same rollout_id stands twice among the rollouts to enqueue; nothing was enqueued")
@@ -132,6 +147,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         mode: Mode | str | None = None,
         request_id: str | None = None,
     ) -> AttemptedRollout | None:
+        self._check_writable()
         claim = claim_of(1, worker_id, tags, mode, request_id)
         claimed = await self._look_until(Topic.QUEUE, partial(self._claim, claim), wait)
         return claimed[0] if claimed else None
@@ -147,12 +163,14 @@ class LeasedStore(LedgerMethods, MachineMethods):
         request_id: str | None = None,
         isolated: bool = False,
     ) -> tuple[AttemptedRollout, ...]:
+        self._check_writable()
         claim = claim_of(limit, worker_id, tags, mode, request_id, isolated=isolated)
         return await self._look_until(Topic.QUEUE, partial(self._claim, claim), wait)
 
     async def start_rollout(
         self, input: Any, *, worker_id: str | int, config: RolloutConfig | None = None, **request: Any
     ) -> AttemptedRollout:
+        self._check_writable()
         new = new_rollout(new_request(input, config=config, **request))
         return await self._start(new, worker_name(worker_id))
 
@@ -169,6 +187,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         first_index: int | None = None,
         account: Account | None = None,
     ) -> Attempt:
+        self._check_writable()
         return await self._report(
             new_report(
                 rollout_id,
@@ -186,6 +205,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
     async def append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[Event], *, first_index: int | None = None
     ) -> int:
+        self._check_writable()
         return await self._append(
             new_report(
                 rollout_id, attempt_id, status=None, reward=None, error=None, events=events, first_index=first_index
@@ -195,7 +215,9 @@ class LeasedStore(LedgerMethods, MachineMethods):
     async def heartbeat(
         self, worker_id: str | int, attempt_ids: Collection[str] = (), *, wait: float = 0.0
     ) -> tuple[LostLease, ...]:
+        self._check_writable()
         name = worker_name(worker_id)
+        check_seconds("wait", wait)
 
         async def renew() -> tuple[LostLease, ...]:
             lost = await self._renew(name, frozenset(checked_ids("attempt_ids", attempt_ids)))
@@ -207,11 +229,14 @@ class LeasedStore(LedgerMethods, MachineMethods):
         return await self._watch(Topic.REVOKED, renew, self._clock.time() + wait, net_seconds=math.inf)
 
     async def revoke_leases(self, worker_id: str | int, *, reason: str, how: Revoked = Revoked.LOST) -> tuple[str, ...]:
+        self._check_writable()
+        check_text("reason", reason)
         failure = Failure(boundary=Boundary.WORKER, kind="WorkerDied", message=reason)
         revocation = Revocation(worker_id=worker_name(worker_id), failure=failure, how=member(Revoked, how))
         return await self._revoke(revocation)
 
     async def cancel_rollouts(self, rollout_ids: Sequence[str]) -> tuple[str, ...]:
+        self._check_writable()
         return await self._cancel(checked_ids("rollout_ids", rollout_ids))
 
     async def get_rollout_by_id(self, rollout_id: str) -> Rollout | None:
@@ -237,9 +262,8 @@ class LeasedStore(LedgerMethods, MachineMethods):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[Rollout]:
-        wanted = status_in if status is None else (status,)
         query = RolloutQuery(
-            statuses=None if wanted is None else tuple(dict.fromkeys(member(RolloutStatus, name) for name in wanted)),
+            statuses=members("status_in", RolloutStatus, status_in if status is None else (status,)),
             mode=None if mode is None else member(Mode, mode),
             tag=tag,
             group_id=group_id,
@@ -282,6 +306,9 @@ class LeasedStore(LedgerMethods, MachineMethods):
         )
 
     async def wait_for_rollouts(self, rollout_ids: Sequence[str], timeout: float | None = None) -> tuple[Rollout, ...]:
+        if timeout is not None:
+            check_seconds("timeout", timeout)
+        checked_ids("rollout_ids", rollout_ids)
         deadline = None if timeout is None else self._clock.time() + timeout
         cursor = await self._feed_end()
         ended = {rollout.rollout_id: rollout for rollout in await self._known(rollout_ids) if rollout.status.is_final}
@@ -300,6 +327,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         return Finished(items=tuple(rollout for _, rollout in found), cursor=found[-1][0] if found else cursor)
 
     async def put_resources(self, resources: Mapping[str, Any]) -> Resources:
+        self._check_writable()
         if not isinstance(resources, Mapping):
             raise InvalidInput(f"resources must be a mapping of names to values, not {type(resources).__name__}")
         return await self._put_resources(wire.encode(dict(resources)))
@@ -327,14 +355,18 @@ class LeasedStore(LedgerMethods, MachineMethods):
         return found
 
     async def _sweep(self) -> None:
+        is_said = False
         while True:
             # Counted from before the look: a lease may be granted, and time may jump, while it is under way.
             next_look = self._clock.time() + SWEEP_SECONDS
             try:
                 next_expiry = await self._expire()
             except StoreError as exc:
-                _log.warning("could not look for expired leases, will try again: %s", exc)
+                if not is_said:
+                    _log.warning("cannot take expired leases away, will try again: %s", exc)
+                is_said = True
             else:
+                is_said = False
                 next_look = min(next_look, math.inf if next_expiry is None else next_expiry)
             await sleep(self._clock, next_look - self._clock.time())
 

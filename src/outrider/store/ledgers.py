@@ -10,7 +10,16 @@ from outrider.core.ledger import Ask, Asks, GroupEntry, GroupState, Ledger, Ledg
 from outrider.core.page import Page
 from outrider.store.bell import Topic
 from outrider.store.ledger_steps import GroupQuery, step_of
-from outrider.store.steps import check_feed, check_id, check_integer, check_kind, checked_account, checked_ids, member
+from outrider.store.steps import (
+    check_feed,
+    check_id,
+    check_integer,
+    check_kind,
+    checked_account,
+    checked_ids,
+    members,
+    several,
+)
 from outrider.store.waiting import Waiting
 
 
@@ -18,6 +27,7 @@ class LedgerMethods(Waiting):
     """See `outrider.store.protocol` for what these methods promise, and `outrider.core.ledger` for the invariants."""
 
     async def open_ledger(self, name: str, settings: Mapping[str, Any] | None = None) -> Ledger:
+        self._check_writable()
         check_id("name of a ledger", name)
         check_kind("settings", {} if settings is None else settings, Mapping)
         return await self._open_ledger(name, wire.encode(dict(settings or {})))
@@ -26,6 +36,7 @@ class LedgerMethods(Waiting):
         return await self._ledgers()
 
     async def write_ledger(self, ledger: Ledger, write: LedgerWrite) -> None:
+        self._check_writable()
         await self._write_ledger(step_of(ledger, write))
 
     async def query_groups(
@@ -38,13 +49,10 @@ class LedgerMethods(Waiting):
         limit: int = -1,
         offset: int = 0,
     ) -> Page[GroupEntry]:
-        if isinstance(states, str):
-            raise InvalidInput(f"states is the text {states!r}; give a list of states")
-        wanted = None if states is None else tuple(dict.fromkeys(member(GroupState, state) for state in states))
         return await self._query_groups(
             GroupQuery(
                 ledger=ledger,
-                states=wanted,
+                states=members("states", GroupState, states),
                 batch=batch,
                 group_ids=None if group_ids is None else checked_ids("group_ids", group_ids),
                 limit=limit,
@@ -57,7 +65,8 @@ class LedgerMethods(Waiting):
         return await self._count_groups(ledger)
 
     async def ask_to_begin(self, asks: Sequence[tuple[str, str]]) -> None:
-        checked = tuple(map(_checked_ask, asks))
+        self._check_writable()
+        checked = tuple(map(_checked_ask, several("asks", asks, "pairs of rollout_id and attempt_id")))
         if checked:
             await self._ask(checked)
 
@@ -80,6 +89,7 @@ class LedgerMethods(Waiting):
         return dict(await self._look_until(Topic.GRANTED, look, wait))
 
     async def leave_account(self, rollout_id: str, attempt_id: str, account: Account) -> None:
+        self._check_writable()
         check_id("rollout_id", rollout_id)
         check_id("attempt_id", attempt_id)
         await self._leave_account(rollout_id, attempt_id, checked_account(account))

@@ -20,8 +20,10 @@ from outrider.store.steps import (
     check_text,
     check_texts,
     check_window,
+    checked_time,
     finite,
     member,
+    several,
 )
 
 FIRST = frozenset({MachineState.CREATING, MachineState.DESTROYING})
@@ -79,11 +81,11 @@ def step_of(
     check_integer("epoch of a pool", epoch, bits=64, least=1)
     check_integer("number of a write", number, bits=64, least=1)
     given: dict[str, MachineRecord] = {}
-    for record in map(_checked_record, records):
+    for record in map(_checked_record, several("records", records, "records")):
         if record.machine_id in given:
             raise InvalidInput(f"machine {record.machine_id!r} stands twice in one write; nothing was written")
         given[record.machine_id] = record
-    moved = tuple(map(_checked_move, moves))
+    moved = tuple(map(_checked_move, several("moves", moves, "moves")))
     for move in moved:
         if move.machine_id not in given:
             raise InvalidInput(f"machine {move.machine_id!r} moves without a record; give the one it has afterwards")
@@ -197,4 +199,4 @@ def _checked_time(name: str, value: datetime) -> datetime:
     check_kind(name, value, datetime)
     if value.tzinfo is None:
         raise InvalidInput(f"{name} has no time zone; give it in UTC")
-    return value.astimezone(UTC)
+    return checked_time(name, value).astimezone(UTC)

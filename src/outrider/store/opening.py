@@ -21,8 +21,9 @@ SCHEMES = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE"
 class OpenStore:
     """A store about to be opened: `await` it and close it yourself, or use it as `async with`."""
 
-    def __init__(self, store: LeasedStore) -> None:
+    def __init__(self, store: LeasedStore, *, read_only: bool) -> None:
         self._store = store
+        self._read_only = read_only
 
     def __await__(self) -> Generator[Any, None, Store]:
         return self._open().__await__()
@@ -34,7 +35,7 @@ class OpenStore:
         await self._store.close()
 
     async def _open(self) -> Store:
-        store: Store = await self._store.open()
+        store: Store = await self._store.open(read_only=self._read_only)
         if not (folder := os.environ.get(HISTORY_VARIABLE)):
             return store
         from outrider.store.history import FileRecorder, recorded
@@ -42,13 +43,17 @@ class OpenStore:
         return recorded(store, FileRecorder(Path(folder)))
 
 
-def open_store(url: str | StoreUrl, *, clock: Clock | None = None, create: bool = True) -> OpenStore:
+def open_store(
+    url: str | StoreUrl, *, clock: Clock | None = None, create: bool = True, read_only: bool = False
+) -> OpenStore:
     """Open the store at `url`: `memory://`, `sqlite:///runs.db`, `postgresql://…`.
 
-    With `create=False` a SQLite file that does not exist is an error instead of a new store.
+    With `create=False` a SQLite file that does not exist is an error instead of a new store. With `read_only=True`
+    calls that write are refused and expired leases stay where they are; a SQLite file and its folder need not be
+    writable then.
     """
     given = url if isinstance(url, StoreUrl) else StoreUrl(url)
-    return OpenStore(_engine(given, clock or SystemClock(), create=create))
+    return OpenStore(_engine(given, clock or SystemClock(), create=create), read_only=read_only)
 
 
 def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:

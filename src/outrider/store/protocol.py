@@ -5,7 +5,7 @@ Invariants, the same for every engine:
 - Every write to a claimed rollout names its attempt. A write by an attempt that is not the current one, or of a
   rollout that has ended, raises `LeaseLost` and changes nothing; repeating a write that was carried out is accepted.
 - Final states are final.
-- Expiry and time-outs are enforced by every process that has the store open, whether or not anyone calls it.
+- Expiry and time-outs are enforced by every process that has the store open to write, whether or not anyone calls it.
 - Waiting calls wake on events, within milliseconds, also when the event comes from another process.
 
 Those of the ledger of groups stand in `outrider.core.ledger`, those of machines in `outrider.core.machine`.

@@ -1,22 +1,32 @@
 """Database rows as values, the same for both SQL engines: times are unix seconds, payloads msgpack."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.core import wire
 from outrider.core.attempt import Attempt, Failure
 from outrider.core.clock import utc
-from outrider.core.errors import UnknownId
+from outrider.core.errors import Boundary, StoreError, UnknownId
 from outrider.core.event import Event, EventKind, RecordedEvent
 from outrider.core.lifecycle import Signal, advance
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store.protocol import Resources
-from outrider.store.steps import EventQuery, NewRollout, config_of, failure_of, metadata_of
+from outrider.store.steps import (
+    NO_RETRY,
+    UNREADABLE,
+    EventQuery,
+    NewRollout,
+    config_of,
+    config_or_no_retry,
+    failure_of,
+    metadata_of,
+)
 
 GIVEN = (
     "r.rollout_id, i.input, r.mode, r.tag, r.seed, r.group_id, r.priority, r.config, i.metadata, r.enqueued_at, "
@@ -106,7 +116,7 @@ class Landing(Struct, frozen=True):
 @lru_cache(maxsize=1024)
 def landing(status: str, signal: Signal, n_failures: int, config: bytes) -> Landing:
     """`advance` for a row. Remembered, since nearly all rollouts go the same few ways."""
-    move = advance(ROLLOUT_STATUS[status], signal, n_failures=n_failures, config=config_of(config))
+    move = advance(ROLLOUT_STATUS[status], signal, n_failures=n_failures, config=config_or_no_retry(config))
     return Landing(move.rollout.value, move.attempt.value, move.n_failures, move.requeues)
 
 
@@ -128,7 +138,67 @@ def fresh_rollout(new: NewRollout, now: float) -> Rollout:
     )
 
 
+UNREADABLE_KIND = "UnreadableRollout"
+
+
+def unreadable(what: str, error: Exception) -> Failure:
+    """The failure of a rollout whose row cannot be read."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return Failure(
+        boundary=Boundary.WORKER,
+        kind=UNREADABLE_KIND,
+        message=f"{what} cannot be read ({reason}): another version of Outrider wrote it, or it is damaged; "
+        "enqueue it again under a new id",
+    )
+
+
+def set_aside(current: Current) -> Current:
+    """The row of a rollout that cannot be read, such that a failure ends it whatever its configuration says."""
+    return replace(current, config=_NO_RETRY_RECORD)
+
+
+_NO_RETRY_RECORD = wire.to_record(NO_RETRY)
+
+
 def rollout_of(row: Sequence[Any]) -> Rollout:
+    """A rollout; of one that cannot be read, what can be, and a failure that says so."""
+    try:
+        return _rollout_of(row)
+    except UNREADABLE as exc:
+        return _rest_of(row, exc)
+
+
+def _rest_of(row: Sequence[Any], error: Exception) -> Rollout:
+    return Rollout(
+        rollout_id=row[0],
+        input=_or(None, wire.decode, row[1]),
+        status=ROLLOUT_STATUS.get(row[11], RolloutStatus.FAILED),
+        mode=MODE.get(row[2], Mode.TRAIN),
+        tag=row[3],
+        seed=row[4],
+        group_id=row[5],
+        priority=row[6],
+        config=config_or_no_retry(row[7]),
+        metadata=_or({}, wire.decode, row[8]),
+        enqueued_at=_or(utc(0.0), utc, row[9]),
+        ended_at=None if row[12] is None else _or(utc(0.0), utc, row[12]),
+        reward=row[13],
+        failure=_or(None, failure_of, row[14]) or unreadable(f"rollout {row[0]!r}", error),
+        n_attempts=row[15],
+        n_failures=row[10],
+        attempt_id=row[16],
+        worker_id=row[17],
+    )
+
+
+def _or(fallback: Any, read: Callable[[Any], Any], data: Any) -> Any:
+    try:
+        return read(data)
+    except UNREADABLE:
+        return fallback
+
+
+def _rollout_of(row: Sequence[Any]) -> Rollout:
     return Rollout(
         rollout_id=row[0],
         input=wire.decode(row[1]),
@@ -152,7 +222,7 @@ def rollout_of(row: Sequence[Any]) -> Rollout:
 
 
 def attempted_of(row: Sequence[Any], attempt: Attempt) -> AttemptedRollout:
-    """A claimed rollout: the row may be the one read before the claim."""
+    """A claimed rollout: the row may be the one read before the claim. Raises one of `UNREADABLE`."""
     return AttemptedRollout(
         rollout_id=row[0],
         input=wire.decode(row[1]),
@@ -186,8 +256,15 @@ def attempt_of(rollout_id: str, row: Sequence[Any]) -> Attempt:
         ended_at=utc(row[6]),
         lease_expires_at=None,
         reward=row[7],
-        failure=failure_of(row[8]),
+        failure=_failure_of(rollout_id, row[8]),
     )
+
+
+def _failure_of(rollout_id: str, record: bytes | None) -> Failure | None:
+    try:
+        return failure_of(record)
+    except UNREADABLE as exc:
+        return unreadable(f"the failure of rollout {rollout_id!r}", exc)
 
 
 def live_attempt(current: Current) -> Attempt:
@@ -238,15 +315,15 @@ def event_rows(current: Current, first: int, events: Sequence[Event]) -> Iterato
 
 
 def event_of(rollout_id: str, attempt_id: str, row: Sequence[Any]) -> RecordedEvent:
-    """An event from place, kind, name, at, data."""
+    """An event from place, kind, name, at, data. One that cannot be read is a log that says so."""
+    kind, at = row[1], row[3]
+    try:
+        kind, at, data = EventKind(kind), utc(at), metadata_of(row[4])
+    except UNREADABLE as exc:
+        kind, at = EventKind.LOG, _or(utc(0.0), utc, at)
+        data = {"unreadable": unreadable(f"event {row[0]} of rollout {rollout_id!r}", exc).message}
     return RecordedEvent(
-        rollout_id=rollout_id,
-        attempt_id=attempt_id,
-        index=row[0],
-        kind=EventKind(row[1]),
-        name=row[2],
-        at=utc(row[3]),
-        data=metadata_of(row[4]),
+        rollout_id=rollout_id, attempt_id=attempt_id, index=row[0], kind=kind, name=row[2], at=at, data=data
     )
 
 
@@ -286,4 +363,7 @@ def worker_of(row: Sequence[Any], attempt_ids: Sequence[str], now: float) -> Wor
 
 def resources_of(row: Sequence[Any]) -> Resources:
     """Resources from version, data, created_at."""
-    return Resources(version=row[0], resources=metadata_of(row[1]), created_at=utc(row[2]))
+    try:
+        return Resources(version=row[0], resources=metadata_of(row[1]), created_at=utc(row[2]))
+    except UNREADABLE as exc:
+        raise StoreError(f"version {row[0]} of the resources cannot be read ({exc}); publish them again") from exc

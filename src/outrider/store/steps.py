@@ -1,11 +1,11 @@
 """What the shared half of a store hands to its engine: checked, encoded, and ready for one atomic step."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, TypeVar, assert_never
+from typing import Any, SupportsFloat, TypeVar, assert_never
 
 import msgspec
 from msgspec import Struct
@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from outrider.core import wire
 from outrider.core.account import Account
 from outrider.core.attempt import Failure
+from outrider.core.bounds import MAX_SECONDS, is_number
+from outrider.core.clock import utc
 from outrider.core.errors import Boundary, InvalidInput
 from outrider.core.event import Event, EventKind
 from outrider.core.ids import new_id
@@ -23,6 +25,7 @@ from outrider.core.status import AttemptStatus, Mode, RolloutStatus
 from outrider.store.protocol import Revoked, SortKey
 
 S = TypeVar("S", bound=StrEnum)
+T = TypeVar("T")
 
 MAX_ID_BYTES = 512
 
@@ -143,6 +146,7 @@ class RolloutQuery(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_window(self.limit, self.offset)
         check_texts(tag=self.tag, group_id=self.group_id)
+        check_kind("descending", self.descending, bool)
         if self.sort_by not in ("enqueued_at", "ended_at"):
             raise InvalidInput(f"cannot sort by {self.sort_by!r}; there are enqueued_at and ended_at")
 
@@ -185,6 +189,11 @@ class Lease(Struct, frozen=True):
         return Signal.LOSE, Failure(boundary=Boundary.WORKER, kind="WorkerUnresponsive", message=message)
 
 
+def lease_of(config: bytes, started_at: float) -> Lease:
+    """The lease of an attempt with this configuration."""
+    return Lease(config_or_no_retry(config), started_at)
+
+
 def lane_of(mode: Mode, tag: str | None, *, isolated: bool = False) -> str:
     """The queue a rollout waits in: claims choose lanes, so that their cost does not grow with other lanes' rows."""
     return f"{ISOLATED if isolated else ''}{mode}/{tag or ''}"
@@ -192,8 +201,24 @@ def lane_of(mode: Mode, tag: str | None, *, isolated: bool = False) -> str:
 
 @lru_cache(maxsize=1024)
 def config_of(record: bytes) -> RolloutConfig:
-    """The configuration in a record; a store has few different ones."""
+    """The configuration in a record; a store has few different ones. Raises one of `UNREADABLE`."""
     return wire.from_record(record, RolloutConfig)
+
+
+UNREADABLE = (msgspec.MsgspecError, InvalidInput, ValueError, TypeError, KeyError, OverflowError)
+"""What reading a row raises that another version of Outrider has written, or that is damaged."""
+
+NO_RETRY = RolloutConfig(max_attempts=1)
+"""Stands for a configuration that cannot be read: a lease of it ends in time, and nothing is tried again."""
+
+
+@lru_cache(maxsize=1024)
+def config_or_no_retry(record: bytes) -> RolloutConfig:
+    """The same, but never raises: a row that cannot be read must be in nobody's way."""
+    try:
+        return config_of(record)
+    except UNREADABLE:
+        return NO_RETRY
 
 
 @lru_cache(maxsize=1024)
@@ -229,6 +254,7 @@ def failure_of(record: bytes | None) -> Failure | None:
 
 def new_rollout(request: RolloutRequest) -> NewRollout:
     """Check a request and encode its payloads; `InvalidInput` names the field that cannot be used."""
+    check_kind("a rollout to enqueue", request, RolloutRequest)
     check_texts(rollout_id=request.rollout_id, tag=request.tag, group_id=request.group_id)
     check_integer("seed", 0 if request.seed is None else request.seed, bits=64)
     check_integer("priority", request.priority, bits=32)
@@ -285,7 +311,7 @@ def new_report(
         worker_id=None if worker_id is None else worker_name(worker_id),
         reward=None if reward is None else finite(f"reward of rollout {rollout_id}:", reward),
         failure=error,
-        events=tuple(map(_checked_event, events)) if events else (),
+        events=tuple(map(_checked_event, several("events", events, "events"))),
         first_index=first_index,
         account=None if account is None else checked_account(account),
     )
@@ -302,7 +328,18 @@ def member(kind: type[S], value: str) -> S:
         raise InvalidInput(f"{value!r} is no {name} state or mode; there are {', '.join(kind)}") from exc
 
 
+def members(field_name: str, kind: type[S], values: Collection[str] | None) -> tuple[S, ...] | None:
+    """Each of the enum members of these names once; None stands for all."""
+    return (
+        None
+        if values is None
+        else tuple(dict.fromkeys(member(kind, name) for name in several(field_name, values, "states")))
+    )
+
+
 def worker_name(worker_id: str | int) -> str:
+    if isinstance(worker_id, bool) or not isinstance(worker_id, (str, int)):
+        raise InvalidInput(f"worker_id must be text or a whole number, not {type(worker_id).__name__}")
     name = str(worker_id)
     check_id("worker_id", name)
     return name
@@ -339,11 +376,26 @@ def check_texts(**ids: str | None) -> None:
 
 def checked_ids(field_name: str, ids: Collection[str]) -> tuple[str, ...]:
     """Each of `ids` once, checked."""
-    if isinstance(ids, str):
-        raise InvalidInput(f"{field_name} is the text {ids!r}; give a list of ids")
-    for id in ids:
+    for id in several(field_name, ids, "ids"):
         check_id(field_name, id)
     return tuple(dict.fromkeys(ids))
+
+
+def several(field_name: str, values: Iterable[T], what: str) -> Iterable[T]:
+    """`values`, if they are several things and not one."""
+    if isinstance(values, (str, bytes)):
+        raise InvalidInput(f"{field_name} is the text {values!r}; give a list of {what}")
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        raise InvalidInput(f"{field_name} must be a list of {what}, not {type(values).__name__}")
+    return values
+
+
+def check_seconds(field_name: str, value: float) -> None:
+    """A time to wait: infinity stands for no limit, and what is below 0 for none."""
+    if not is_number(value) or not value <= math.inf:
+        raise InvalidInput(f"{field_name} must be a number of seconds, not {value!r:.40}")
+    if value != math.inf and value > MAX_SECONDS:
+        raise InvalidInput(f"{field_name} is {value!r:.40}; give at most {MAX_SECONDS:g} seconds, or math.inf")
 
 
 def check_window(limit: int, offset: int) -> None:
@@ -369,6 +421,7 @@ def claim_of(
     check_integer("limit", limit, bits=64, least=1)
     if request_id is not None:
         check_id("request_id", request_id)
+    check_kind("isolated", isolated, bool)
     return Claim(
         worker_id=worker_name(worker_id),
         limit=limit,
@@ -384,7 +437,10 @@ def metadata_of(data: bytes) -> Mapping[str, Any]:
     return metadata
 
 
-def finite(name: str, value: float) -> float:
+def finite(name: str, value: SupportsFloat) -> float:
+    """What can stand for a number, a flag or a NumPy scalar too, but no text."""
+    if type(value) is not float and not isinstance(value, SupportsFloat):
+        raise InvalidInput(f"{name} {value!r} is not a number")
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as exc:
@@ -411,9 +467,19 @@ def _checked_event(event: Event) -> Event:
     check_kind("an event", event, Event)
     check_kind("an event's time `at`", event.at, datetime)
     check_kind("an event's data", event.data, Mapping)
+    checked_time("an event's time `at`", event.at)
     if event.name != "":
         check_text("an event's name", event.name)
     return event if isinstance(event.kind, EventKind) else replace(event, kind=member(EventKind, event.kind))
+
+
+def checked_time(name: str, value: datetime) -> datetime:
+    """A time that comes back from a store: not one at the very ends of the calendar."""
+    try:
+        utc(value.timestamp())
+    except (ValueError, OverflowError, OSError) as exc:
+        raise InvalidInput(f"{name} {value} cannot be stored: {exc}") from exc
+    return value
 
 
 def check_kind(name: str, value: object, kind: type) -> None:

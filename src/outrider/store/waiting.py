@@ -6,6 +6,7 @@ from typing import TypeVar
 from outrider.core.clock import Clock
 from outrider.store.bell import Bell, Topic
 from outrider.store.engine import Engine
+from outrider.store.steps import check_seconds
 
 R = TypeVar("R")
 
@@ -21,6 +22,7 @@ class Waiting(Engine):
         self, topic: Topic, look: Callable[[], Awaitable[tuple[R, ...]]], wait: float
     ) -> tuple[R, ...]:
         """Look, and if nothing is found, watch for `wait` seconds."""
+        check_seconds("wait", wait)
         deadline = self._clock.time() + wait
         found = await look()
         if found or wait <= 0:

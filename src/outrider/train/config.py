@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from outrider.core.bounds import require_count, require_limit
 from outrider.core.errors import InvalidInput
 from outrider.core.settings import read_yaml, settings_of
 from outrider.train.advantage import AdvantageRule
@@ -38,8 +39,7 @@ class EnvManagerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("group_size", 1),
             ("group_size_redundancy", 0),
         ):
-            if getattr(self, name) < least:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; give {least} or more")
+            require_count(name, getattr(self, name), least)
         if not self.tags or len(set(self.tags)) < len(self.tags):
             raise InvalidInput(f"tags is {list(self.tags)}; give each environment once, and at least one")
         if self.temperature is not None and not self.temperature >= 0:
@@ -158,12 +158,13 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 f"{self.max_staleness} allows; give a ratio of {self.max_staleness} or less, about half is best"
             )
         for name in ("turn_seconds", "trajectory_seconds", "batch_seconds", "hedge_seconds"):
-            seconds = getattr(self, name)
-            if not (seconds is None or seconds > 0):
-                raise InvalidInput(f"{name} is {seconds}; give more than 0")
-        for name in ("max_refills", "max_buffer_bytes"):
-            if getattr(self, name) < 0:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; give 0 or more")
+            if getattr(self, name) is not None:
+                require_limit(name, getattr(self, name))
+        require_count("max_refills", self.max_refills, 0)
+        if type(self.max_buffer_bytes) is not int or self.max_buffer_bytes < 0:
+            raise InvalidInput(f"max_buffer_bytes is {self.max_buffer_bytes!r}; give 0 or more")
+        if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
+            raise InvalidInput(f"seed is {self.seed!r:.40}; give a whole number of 64 bits")
         _check_tags(self)
 
     @property

@@ -70,8 +70,20 @@ def address_of(url: StoreUrl) -> Address:
     return Address(Secret(urlunsplit(parts._replace(query=rest))), schema, shown)
 
 
+_SCARCE = {
+    "53100": "its disk is full: make room on it",
+    "53200": "it is out of memory: give the server more, or run less beside it",
+    "53300": "it has no connection to spare: raise its max_connections, or open the store in fewer processes",
+    "58030": "it cannot read or write its files: check its disk and its log",
+}
+"""What to do when the server lacks something, by SQLSTATE. Workers try again until it is there."""
+
+
 def explained(error: Exception, shown: str) -> OutriderError:
     """An error of the client library or the server, as one of ours: what, and what to do."""
+    if isinstance(error, asyncpg.PostgresError) and error.sqlstate in _SCARCE:
+        advice = f"{_SCARCE[error.sqlstate]}; nothing was changed, and the store goes on by itself"
+        return StoreUnavailable(f"{shown} refused: {error.message}; {advice}")
     if isinstance(error, asyncpg.PostgresError) and not isinstance(error, LOST):
         return _refusal(error, shown)
     if isinstance(error, TimeoutError):

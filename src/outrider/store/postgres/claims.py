@@ -9,23 +9,31 @@ Invariants:
 """
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from operator import itemgetter
 from secrets import token_hex
 
+from msgspec import Struct
+
+from outrider.core.errors import StoreError
 from outrider.core.ids import new_id
+from outrider.core.lifecycle import Signal
 from outrider.core.rollout import AttemptedRollout
 from outrider.core.status import Mode
 from outrider.store import rows
+from outrider.store.bell import Topic
 from outrider.store.held import Held
+from outrider.store.postgres.bell import PostgresBell
 from outrider.store.postgres.clock import DatabaseClock
 from outrider.store.postgres.driver import Link, asyncpg
 from outrider.store.postgres.links import Links
+from outrider.store.postgres.moves import Ending, end, landed
 from outrider.store.postgres.queries import SQL
 from outrider.store.postgres.workers import Workers
 from outrider.store.rows import Current
-from outrider.store.steps import ISOLATED, Claim, lane_of
+from outrider.store.steps import ISOLATED, UNREADABLE, Claim, lane_of
 
 CLAIMED_AT_ONCE = 256
 """Rollouts one statement takes at most, since each needs a worker named beforehand."""
@@ -40,14 +48,18 @@ def claim_key(claim: Claim) -> Hashable:
 
 
 def claimed_of(row: asyncpg.Record) -> tuple[Current, AttemptedRollout]:
-    """A live rollout from the columns `queries.CLAIMED`."""
+    """A live rollout from the columns `queries.CLAIMED`. Raises one of `UNREADABLE`."""
+    current = _current_of(row)
+    return current, rows.attempted_of(tuple(row), rows.live_attempt(current))
+
+
+def _current_of(row: asyncpg.Record) -> Current:
     values = tuple(row)
     seq, status, n_attempts, attempt_id, worker_id, started_at, heartbeat_at, expires_at, _ = values[11:]
-    current = Current(
+    return Current(
         *(seq, values[0], status, values[2], values[3], values[7], n_attempts, values[10]),
         *(attempt_id, worker_id, started_at, heartbeat_at, expires_at),
     )
-    return current, rows.attempted_of(values, rows.live_attempt(current))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +76,23 @@ class _Ask:
         return len(worker_ids), token_hex(4), worker_ids, self.request_id, self.n_before + n_taken
 
 
+class _Taken(Struct, frozen=True):
+    """What one statement took: rollouts with their places among them, and the places of those that cannot be read."""
+
+    rollouts: list[tuple[int, AttemptedRollout]]
+    unreadable: list[int]
+
+    def __len__(self) -> int:
+        return len(self.rollouts) + len(self.unreadable)
+
+
 class Claims:
     """Carries out claims, and remembers in `held` what this process holds, for the reports that will follow."""
 
-    def __init__(self, links: Links, clock: DatabaseClock, workers: Workers, held: Held) -> None:
+    def __init__(self, links: Links, clock: DatabaseClock, bell: PostgresBell, workers: Workers, held: Held) -> None:
         self._links = links
         self._clock = clock
+        self._bell = bell
         self._workers = workers
         self._held = held
 
@@ -92,13 +115,14 @@ class Claims:
         while slice_of_takers := list(islice(takers, CLAIMED_AT_ONCE)):
             ask = _Ask(request_id, n_taken, [claims[index].worker_id for index in slice_of_takers])
             taken = await self._take(ask, first)
-            for place, rollout in taken:
+            for place, rollout in taken.rollouts:
                 # With a request of the caller's own, perhaps what another process claimed by it a moment ago.
                 index = 0 if first.request_id is not None else slice_of_takers[place - 1]
                 shares[index].append(rollout)
             n_taken += len(taken)
             if len(taken) < len(slice_of_takers):
                 break
+            takers = chain([slice_of_takers[place - 1] for place in taken.unreadable], takers)
         return [tuple(share) for share in shares]
 
     async def _recall(self, request_id: str, worker_id: str) -> tuple[AttemptedRollout, ...]:
@@ -108,10 +132,14 @@ class Claims:
             await self._workers.see(link, [worker_id])
             return await link.fetch(SQL["claimed_by_request"], request_id, 0)
 
-        return tuple(claimed_of(row)[1] for row in await self._links.run(step))
+        recalled = []
+        for row in await self._links.run(step):
+            with suppress(*UNREADABLE):  # it ends with its lease
+                recalled.append(claimed_of(row)[1])
+        return tuple(recalled)
 
-    async def _take(self, ask: _Ask, claim: Claim) -> list[tuple[int, AttemptedRollout]]:
-        """The rollouts taken, each with its place among them, counted from 1."""
+    async def _take(self, ask: _Ask, claim: Claim) -> _Taken:
+        """What was taken, places counted from 1. What cannot be read ends at once, as failed."""
 
         async def step(link: Link, repeated: bool) -> Sequence[asyncpg.Record]:
             await self._workers.see(link, ask.worker_ids)
@@ -123,12 +151,29 @@ class Claims:
             except asyncpg.UniqueViolationError:
                 return await link.fetch(*again)
 
-        taken = []
+        taken = _Taken([], [])
+        endings = []
         for row in await self._links.run(step):
-            current, rollout = claimed_of(row)
-            self._held.remember(current)
-            taken.append((row[-1] - ask.n_before, rollout))
-        return sorted(taken, key=itemgetter(0))
+            place = row[-1] - ask.n_before
+            try:
+                current, rollout = claimed_of(row)
+            except UNREADABLE as exc:
+                current = rows.set_aside(_current_of(row))
+                failure = rows.unreadable(f"rollout {current.rollout_id!r}", exc)
+                endings.append(Ending(current, landed(current, Signal.FAIL), failure=failure))
+                taken.unreadable.append(place)
+            else:
+                self._held.remember(current)
+                taken.rollouts.append((place, rollout))
+        taken.rollouts.sort(key=itemgetter(0))
+        if endings:
+            await self._end_unreadable(endings)
+        return taken
+
+    async def _end_unreadable(self, endings: Sequence[Ending]) -> None:
+        with suppress(StoreError):  # then they end with their leases, and what else was claimed is not lost
+            await self._links.transact(lambda link: end(link, self._bell, endings, self._clock.now()))
+            self._bell.ring_here(Topic.ENDED)
 
     async def _take_heads(self, link: Link, ask: _Ask, claim: Claim) -> Sequence[asyncpg.Record]:
         now = self._clock.now()

@@ -21,7 +21,7 @@ from outrider.store.postgres.queries import SQL
 from outrider.store.postgres.workers import Workers
 from outrider.store.protocol import Resources
 from outrider.store.rows import Current
-from outrider.store.steps import Lease, NewRollout, Revocation, config_of
+from outrider.store.steps import Lease, NewRollout, Revocation, lease_of
 
 EXPIRED_AT_ONCE = 500
 ENQUEUED_AT_ONCE = 2_000
@@ -132,9 +132,7 @@ class PostgresSteps:
         async def read(link: Link) -> list[Ending]:
             now = self._clock.now()
             due = [Current(*row) for row in await link.fetch(SQL["lock_expired"], now, EXPIRED_AT_ONCE)]
-            verdicts = [
-                Lease(config_of(current.config), current.started_at).verdict(current.worker_id, now) for current in due
-            ]
+            verdicts = [lease_of(current.config, current.started_at).verdict(current.worker_id, now) for current in due]
             return [
                 Ending(current, landed(current, signal), failure=failure)
                 for current, (signal, failure) in zip(due, verdicts, strict=True)

@@ -80,7 +80,7 @@ class PostgresStore(LeasedStore):
         self._machine_steps = PostgresMachines(self._links, clock)
         self._asks = Batcher[tuple[tuple[str, str], ...], None](self._ledger_steps.ask, limit=ASKED_AT_ONCE, weight=len)
         self._claims = Batcher[Claim, tuple[AttemptedRollout, ...]](
-            Claims(self._links, clock, self._workers, held).carry_out,
+            Claims(self._links, clock, bell, self._workers, held).carry_out,
             limit=CLAIMED_AT_ONCE,
             weight=lambda claim: claim.limit,
             key=claim_key,

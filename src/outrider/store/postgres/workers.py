@@ -10,7 +10,7 @@ from outrider.store.postgres.driver import Link
 from outrider.store.postgres.links import Links
 from outrider.store.postgres.queries import SQL
 from outrider.store.rows import WORKER_SEEN_EVERY, Current
-from outrider.store.steps import Lease, config_of
+from outrider.store.steps import lease_of
 
 Heartbeat: TypeAlias = tuple[str, frozenset[str]]
 """A worker, and the attempts it believes to hold."""
@@ -67,7 +67,7 @@ class Workers:
         """The attempts whose lease was renewed, among those that held one a moment ago."""
         if not held:
             return set()
-        leases = [Lease(config_of(current.config), current.started_at).renewed(now) for current in held]
+        leases = [lease_of(current.config, current.started_at).renewed(now) for current in held]
         renewed = await link.fetch(
             SQL["renew"], [current.seq for current in held], [current.n_attempts for current in held], leases, now
         )

@@ -4,10 +4,12 @@ Invariants:
 - A pipe stands in the folder only while its process reads it, so a writer can ring without ever blocking.
 - It is opened before it gets its name, so that a pipe nobody reads is known to be stale and is removed.
 - A process killed between its commit and its ring rings nobody; `net_seconds` bounds how long that stays unnoticed.
+- Where no pipe can be made, nothing fails: those who wait look again after `net_seconds`, and a warning says so once.
 """
 
 import asyncio
 import errno
+import logging
 import os
 from collections.abc import Collection
 from contextlib import suppress
@@ -17,6 +19,8 @@ from outrider.core.clock import Clock
 from outrider.core.files import PRIVATE_FOLDER
 from outrider.core.ids import new_id
 from outrider.store.bell import Bell, Topic
+
+_log = logging.getLogger(__name__)
 
 
 class FifoBell(Bell):
@@ -29,24 +33,51 @@ class FifoBell(Bell):
         self._folder = folder
         self._pipes: dict[Topic, tuple[Path, int]] = {}
         self._own: frozenset[str] = frozenset()
+        self._is_said = False
 
     def on_first_listener(self, topic: Topic) -> None:
+        try:
+            path, descriptor = self._new_pipe(topic)
+        except OSError as exc:
+            if not self._is_said:
+                _log.warning(
+                    "other processes cannot wake this one through %s: %s; those who wait look every %g s instead",
+                    self._folder,
+                    exc,
+                    self.net_seconds,
+                )
+            self._is_said = True
+            return
+        self._pipes[topic] = path, descriptor
+        self._own |= {path.name}
+        asyncio.get_running_loop().add_reader(descriptor, self._heard, topic, descriptor)
+
+    def _new_pipe(self, topic: Topic) -> tuple[Path, int]:
         self._folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         name = new_id(topic)
         unnamed = self._folder / f".{name}"
         os.mkfifo(unnamed, 0o600)
-        # Open for writing too: a pipe whose last writer has gone would be readable for ever.
-        descriptor = os.open(unnamed, os.O_RDWR | os.O_NONBLOCK)
-        path = unnamed.rename(self._folder / name)
-        self._pipes[topic] = path, descriptor
-        self._own |= {name}
-        asyncio.get_running_loop().add_reader(descriptor, self._heard, topic, descriptor)
+        try:
+            # Open for writing too: a pipe whose last writer has gone would be readable for ever.
+            descriptor = os.open(unnamed, os.O_RDWR | os.O_NONBLOCK)
+            try:
+                return unnamed.rename(self._folder / name), descriptor
+            except OSError:
+                os.close(descriptor)
+                raise
+        except OSError:
+            with suppress(OSError):
+                unnamed.unlink()
+            raise
 
     def on_last_listener(self, topic: Topic) -> None:
+        if topic not in self._pipes:
+            return
         path, descriptor = self._pipes.pop(topic)
         self._own -= {path.name}
         asyncio.get_running_loop().remove_reader(descriptor)
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
         os.close(descriptor)
 
     def _heard(self, topic: Topic, descriptor: int) -> None:

@@ -4,11 +4,14 @@ import os
 import random
 import sqlite3
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from outrider.core.errors import InvalidInput, SchemaMismatch, StoreUnavailable
+from outrider.core.errors import InvalidInput, SchemaMismatch, StoreError, StoreUnavailable
 from outrider.core.files import private
 from outrider.store.sql import migrations
+from outrider.store.sqlite.disk import Disk, is_no_room
 
 APPLICATION_ID = 0x0D71DE12
 """Marks a file as ours in its header."""
@@ -19,9 +22,16 @@ NETWORK_FILE_SYSTEMS = frozenset(
 OPEN_SECONDS = 60.0
 
 
-def connect(path: Path, *, synchronous: str, create: bool, migrate: bool) -> sqlite3.Connection:
+def connect(
+    path: Path, *, synchronous: str, create: bool, migrate: bool, options: str = "mode=rwc"
+) -> sqlite3.Connection:
     """A connection to the store in `path`; with `migrate`, its schema is made or brought up to date first."""
     _refuse_bad_place(path, create=create)
+    if migrate and path.exists() and not os.access(path, os.W_OK):
+        raise StoreUnavailable(
+            f"cannot write the store in {path}; check its rights and that its disk is not mounted read-only "
+            "(`outrider status`, `show`, `view` and `export` read it all the same)"
+        )
     try:
         if create and not path.exists():  # SQLite would make it readable for all
             os.close(private(path, os.O_RDWR | os.O_CREAT))
@@ -30,26 +40,83 @@ def connect(path: Path, *, synchronous: str, create: bool, migrate: bool) -> sql
             f"cannot make the store in {path}: {exc.strerror}; check the path, its rights and the disk"
         ) from exc
     try:
-        connection = sqlite3.connect(path, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False)
-        try:
-            if migrate:
-                _migrate(connection, path)
-            connection.execute(f"PRAGMA synchronous = {synchronous}")
-            connection.execute("PRAGMA temp_store = MEMORY")
-            connection.execute("PRAGMA cache_size = -65536")
-            connection.execute("PRAGMA wal_autocheckpoint = 0")
-            # From here on the thread that owns the connection waits for locks in its own way.
-            connection.execute("PRAGMA busy_timeout = 0")
-        except BaseException:
-            connection.close()
-            raise
+        return _connected(path, options, synchronous, _migrate if migrate else None)
     except sqlite3.OperationalError as exc:
-        raise StoreUnavailable(
-            f"cannot open the store in {path}: {exc}; check the path, its rights and the disk"
-        ) from exc
+        raise _refused(path, exc) from exc
     except sqlite3.DatabaseError as exc:
         raise InvalidInput(f"{path} is not an Outrider store: {exc}; give another file") from exc
+
+
+def connect_to_read(path: Path, *, synchronous: str) -> sqlite3.Connection:
+    """A connection that reads the store in `path`, also where nothing can be written.
+
+    Where the file can be written, its schema is brought up to date first.
+    """
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        with suppress(StoreUnavailable):  # as on a full disk
+            connection = connect(path, synchronous=synchronous, create=False, migrate=True)
+            connection.execute("PRAGMA query_only = ON")
+            return connection
+    _refuse_bad_place(path, create=False)
+    try:
+        try:
+            return _connected(path, "mode=ro", synchronous, _check_schema)
+        except sqlite3.OperationalError:
+            if _has_log(path):
+                raise
+            # Without a log, SQLite wants one all the same, unless it is told that nobody writes.
+            return _connected(path, "mode=ro&immutable=1", synchronous, _check_schema)
+    except sqlite3.OperationalError as exc:
+        if _has_log(path):
+            raise StoreUnavailable(
+                f"cannot read {path}: {exc}; its last writes are in {path.name}-wal, which needs a folder that can be "
+                f"written: copy {path.name} and {path.name}-wal to one, and read them there"
+            ) from exc
+        raise _refused(path, exc) from exc
+    except sqlite3.DatabaseError as exc:
+        raise InvalidInput(f"{path} is not an Outrider store: {exc}; give another file") from exc
+
+
+def _connected(
+    path: Path, options: str, synchronous: str, prepare: Callable[[sqlite3.Connection, Path], None] | None
+) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?{options}"
+    connection = sqlite3.connect(uri, uri=True, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        if prepare is not None:
+            prepare(connection, path)
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute("PRAGMA cache_size = -65536")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        # From here on the thread that owns the connection waits for locks in its own way.
+        connection.execute("PRAGMA busy_timeout = 0")
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _refused(path: Path, error: sqlite3.OperationalError) -> StoreError:
+    if is_no_room(error):
+        return Disk(path).explained(error)
+    return StoreUnavailable(f"cannot open the store in {path}: {error}; check the path, its rights and the disk")
+
+
+def _has_log(path: Path) -> bool:
+    log = path.with_name(f"{path.name}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse what this version cannot read as it is."""
+    _refuse_foreign(connection, path)
+    known = len(migrations("sqlite"))
+    if (version := _known_version(connection, known, path)) < known:
+        raise StoreUnavailable(
+            f"{path} has schema {version}, this Outrider reads {known}; copy it to a folder that can be written: "
+            "opening it there brings it up to date"
+        )
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
@@ -59,11 +126,13 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN")
     try:
         _refuse_foreign(connection, path)
-        _known_version(connection, len(steps), path)
+        version = _known_version(connection, len(steps), path)
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     _use_wal(connection)
+    if version == len(steps):
+        return  # and nothing is written, for the disk may be full
     connection.execute("BEGIN IMMEDIATE")
     try:
         _refuse_foreign(connection, path)

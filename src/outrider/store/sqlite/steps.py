@@ -9,7 +9,8 @@ tells by `data_version`, or when a transaction of its own was rolled back.
 
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, repeat
 from typing import Any
@@ -31,11 +32,10 @@ from outrider.store.sqlite import reads
 from outrider.store.sqlite.moves import Moves
 from outrider.store.sqlite.reads import SQL
 from outrider.store.sqlite.thread import carry_out_each
-from outrider.store.steps import Claim, Lease, NewRollout, Report, Revocation, config_of, failure_record, lane_of
+from outrider.store.sqlite.wal import WriteAheadLog
+from outrider.store.steps import UNREADABLE, Claim, NewRollout, Report, Revocation, failure_record, lane_of, lease_of
 
 EXPIRED_AT_ONCE = 500
-UNTIDY_CHANGES = 8_000
-"""Changed rows after which the write-ahead log is emptied, at about 16 MB."""
 
 
 class SqliteSteps:
@@ -46,13 +46,13 @@ class SqliteSteps:
     ) -> None:
         self.connection = connection
         self._db = connection
+        self._log = WriteAheadLog(connection)
         self._clock = clock
         self._ring = ring
         self._now = clock.time()
         self._workers_seen: dict[str, float] = {}
         self._workers_noted: dict[str, float] = {}
         self._topics: set[Topic] = set()
-        self._tidied_at = connection.total_changes
         self._held = Held()
         self._feed_end: int | None = None
         self._version: int | None = None
@@ -97,13 +97,12 @@ class SqliteSteps:
         return self._ring(frozenset(self._topics)) if self._topics else None
 
     def is_untidy(self) -> bool:
-        return self._db.total_changes - self._tidied_at >= UNTIDY_CHANGES
+        return self._log.is_long()
 
     def tidy(self) -> None:
-        """Move what stands in the write-ahead log to the database, without holding anybody up."""
-        if self.is_untidy():
-            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            self._tidied_at = self._db.total_changes
+        """Keep the write-ahead log short."""
+        if self._log.is_long():
+            self._log.shorten()
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
         now = self._now
@@ -126,7 +125,7 @@ class SqliteSteps:
         if not inserted:
             return rows.attempted_of(row, rows.live_attempt(current))
         claim = Claim(worker_id=worker_id, limit=1, tags=None, mode=None, request_id=None)
-        return self._claim_rows([(row, claim)])[0]
+        return self._claim_rows([row], [claim])[0]
 
     def claim_all(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
         """What each claim gets. Those with the same filter share one look at the queue, unless they may be repeated."""
@@ -145,10 +144,17 @@ class SqliteSteps:
 
     def _take(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
         """The next rollouts for claims with the same filter, in their order."""
-        heads = self._heads(claims[0], sum(claim.limit for claim in claims))
-        takers = chain.from_iterable(repeat(claim, claim.limit) for claim in claims)
-        claimed = iter(self._claim_rows(list(zip(heads, takers, strict=False))))
-        return [tuple(islice(claimed, claim.limit)) for claim in claims]
+        wanted = sum(claim.limit for claim in claims)
+        claimed: list[AttemptedRollout] = []
+        # Again only if some could not be read, and so are not waiting any more.
+        while len(claimed) < wanted and (heads := self._heads(claims[0], wanted - len(claimed))):
+            takers = islice(chain.from_iterable(repeat(claim, claim.limit) for claim in claims), len(claimed), None)
+            found = self._claim_rows(heads, takers)
+            claimed += found
+            if len(found) == len(heads):
+                break
+        shares = iter(claimed)
+        return [tuple(islice(shares, claim.limit)) for claim in claims]
 
     def report_all(self, reports: Sequence[Report]) -> list[Attempt | OutriderError]:
         """Fenced writes; repeating one that was carried out returns what it returned then."""
@@ -186,7 +192,7 @@ class SqliteSteps:
         for attempt_id in sorted(attempt_ids):
             current = self._rollout_of(attempt_id)
             if current is not None and current.held_by(attempt_id) and current.worker_id == worker_id:
-                lease = Lease(config_of(current.config), current.started_at)
+                lease = lease_of(current.config, current.started_at)
                 renewed.append((now, lease.renewed(now), current.seq))
                 self._held.forget(attempt_id)
             else:
@@ -212,9 +218,9 @@ class SqliteSteps:
         """Take away the leases that are due."""
         now = self._now
         ends = []
-        for row in self._db.execute(SQL["expired"], (now, EXPIRED_AT_ONCE)):
+        for row in self._db.execute(SQL["expired"], (now, EXPIRED_AT_ONCE)).fetchall():
             current = Current(*row)
-            signal, failure = Lease(config_of(current.config), current.started_at).verdict(current.worker_id, now)
+            signal, failure = lease_of(current.config, current.started_at).verdict(current.worker_id, now)
             ends.append((current, signal, Outcome(current.worker_id, failure=failure)))
         self._end_all(ends)
 
@@ -240,8 +246,11 @@ class SqliteSteps:
         return existing
 
     def _claimed_by_request(self, request_id: str) -> tuple[AttemptedRollout, ...]:
-        found = self._db.execute(SQL["claimed_by_request"], (request_id,)).fetchall()
-        return tuple(rows.attempted_of(row, rows.live_attempt(reads.current(self._db, row[0]))) for row in found)
+        claimed = []
+        for row in self._db.execute(SQL["claimed_by_request"], (request_id,)).fetchall():
+            with suppress(*UNREADABLE):  # it ends with its lease
+                claimed.append(rows.attempted_of(row, rows.live_attempt(reads.current(self._db, row[0]))))
+        return tuple(claimed)
 
     def _heads(self, claim: Claim, limit: int) -> list[tuple[Any, ...]]:
         """The next rollouts that the claim may take: the columns `rows.GIVEN`, place, how often attempted."""
@@ -253,24 +262,35 @@ class SqliteSteps:
             heads.sort(key=lambda row: (-row[6], row[11]))
         return heads[:limit]
 
-    def _claim_rows(self, taken: Sequence[tuple[Sequence[Any], Claim]]) -> list[AttemptedRollout]:
+    def _claim_rows(self, heads: Sequence[Sequence[Any]], takers: Iterable[Claim]) -> list[AttemptedRollout]:
+        """The claimed rollouts, one for each taker in turn. Those that cannot be read end at once, as failed."""
         now = self._now
-        tokens = iter(os.urandom(4 * len(taken)).hex(" ", 4).split())
+        tokens = os.urandom(4 * len(heads)).hex(" ", 4).split()
         ends: dict[bytes, float] = {}
-        moved, claimed = [], []
-        for (row, claim), token in zip(taken, tokens, strict=True):
+        moved, claimed, unreadable = [], [], []
+        takers = iter(takers)
+        claim = next(takers)
+        for row, token in zip(heads, tokens, strict=True):
             config, seq, sequence_id = row[7], row[11], row[12] + 1
             if (expires_at := ends.get(config)) is None:
-                expires_at = ends[config] = Lease(config_of(config), now).renewed(now)
+                expires_at = ends[config] = lease_of(config, now).renewed(now)
             attempt_id = f"at-{seq:x}-{sequence_id}-{token}"
             current = Current(
                 *(seq, row[0], "preparing", row[2], row[3], config, sequence_id, row[10]),
                 *(attempt_id, claim.worker_id, now, now, expires_at),
             )
             moved.append((attempt_id, claim.worker_id, claim.request_id or "", now, now, expires_at, seq))
-            claimed.append(rows.attempted_of(row, rows.live_attempt(current)))
-            self._held.remember(current)
+            try:
+                claimed.append(rows.attempted_of(row, rows.live_attempt(current)))
+            except UNREADABLE as exc:
+                failure = rows.unreadable(f"rollout {row[0]!r}", exc)
+                unreadable.append((rows.set_aside(current), Signal.FAIL, Outcome(claim.worker_id, failure=failure)))
+            else:
+                self._held.remember(current)
+                claim = next(takers, claim)
         self._db.executemany(SQL["claim"], moved)
+        if unreadable:
+            self._end_all(unreadable)
         return claimed
 
     def _report(self, report: Report, current: Current | None, moves: Moves) -> Attempt:

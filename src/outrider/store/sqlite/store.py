@@ -7,6 +7,7 @@ survive the loss of power too, for a flush to disk at every commit.
 
 import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +29,8 @@ from outrider.store.orphans import Orphans
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.sqlite import ledger_reads, machines, reads
 from outrider.store.sqlite.bell import FifoBell
-from outrider.store.sqlite.file import connect
+from outrider.store.sqlite.disk import Disk
+from outrider.store.sqlite.file import connect, connect_to_read
 from outrider.store.sqlite.machines import SqliteMachines
 from outrider.store.sqlite.reads import SqliteReads
 from outrider.store.sqlite.thread import SqliteThread
@@ -51,39 +53,58 @@ class SqliteStore(LeasedStore):
         self._path = path
         self._synchronous = synchronous
         self._create = create
+        self._disk: Disk
         self._writer: SqliteThread
         self._reader: SqliteThread
+        self._threads: list[SqliteThread]
         self._orphans: Orphans
 
     async def _connect(self) -> None:
+        self._disk = Disk(self._path)
+        self._threads = [] if self._is_read_only else [await self._start_writer()]
+        self._reader = SqliteThread(
+            f"read {self._path.name}",
+            open_desk=self._open_reader,
+            disk=self._disk,
+            writes=False,
+            busy_seconds=BUSY_SECONDS,
+        )
+        try:
+            await self._reader.start()
+        except BaseException:
+            await self._disconnect()
+            raise
+        self._threads.append(self._reader)
+
+    async def _start_writer(self) -> SqliteThread:
         self._writer = SqliteThread(
             f"write {self._path.name}",
             open_desk=self._open_writer,
-            begin="BEGIN IMMEDIATE",
+            disk=self._disk,
+            writes=True,
             busy_seconds=BUSY_SECONDS,
             quick=() if self._synchronous == "full" else (Claim, Report, NewRollout),
         )
         await self._writer.start()
         self._orphans = Orphans(self._writer.submit)
-        self._reader = SqliteThread(
-            f"read {self._path.name}", open_desk=self._open_reader, begin="BEGIN", busy_seconds=BUSY_SECONDS
-        )
-        try:
-            await self._reader.start()
-        except BaseException:
-            await self._writer.stop()
-            raise
+        return self._writer
 
     def _open_writer(self) -> SqliteMachines:
         connection = connect(self._path, synchronous=self._synchronous, create=self._create, migrate=True)
         return SqliteMachines(connection, self._clock, self._ring)
 
     def _open_reader(self) -> SqliteReads:
-        return SqliteReads(connect(self._path, synchronous=self._synchronous, create=False, migrate=False))
+        if self._is_read_only:
+            return SqliteReads(connect_to_read(self._path, synchronous=self._synchronous))
+        connection = connect(self._path, synchronous=self._synchronous, create=False, migrate=False, options="mode=ro")
+        return SqliteReads(connection)
 
     async def _disconnect(self) -> None:
-        await self._writer.stop()
-        await self._reader.stop()
+        # Whoever closes last copies the write-ahead log to the database: the writer, unless the disk has failed.
+        last_first = self._threads if self._disk.damage is None else reversed(self._threads)
+        async with AsyncExitStack() as stack:
+            for thread in last_first:
+                stack.push_async_callback(thread.stop)
 
     def _ring(self, topics: frozenset[Topic]) -> Callable[[], None]:
         """Wake the other processes from the writer's thread; waking this one is left to its event loop."""

@@ -4,24 +4,31 @@ Invariants:
 - A call is acknowledged only after the commit of the transaction it ran in.
 - A call that fails leaves nothing behind and harms no other: the batch is rolled back and each is run by itself.
 - Every wait for another process's lock is bounded by `busy_seconds`.
+- No call hangs: on a full disk calls are refused, and if the thread should die, so are those that wait and follow.
+- After the disk has lost data (`Disk.damage`) nothing more is written, upkeep included.
 - The event loop never waits: it carries out a batch itself only if the thread is idle, all calls are quick and the lock
   is free; if anything stands in the way, the thread takes over. Waking a thread costs more than a claim does.
 - The connection is used by the thread while a batch is with it, and by the event loop while none is.
 """
 
 import asyncio
+import logging
 import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from msgspec import Struct
 
-from outrider.core.errors import OutriderError, StoreUnavailable
+from outrider.core.errors import OutriderError, StoreDamaged, StoreError, StoreUnavailable
+from outrider.store.sqlite.disk import Disk
 from outrider.store.usable import Usable
+
+_log = logging.getLogger(__name__)
 
 BATCH = 256
 """Calls in one transaction, about: so that no caller waits long for its neighbours."""
@@ -49,7 +56,7 @@ class Desk(Protocol):
         """Whether `tidy` has something to do."""
 
     def tidy(self) -> None:
-        """Slow upkeep between transactions, always in the thread."""
+        """Slow upkeep between transactions, always in the thread. It may fail, and is tried again later."""
 
 
 class TornCall(Exception):
@@ -65,7 +72,7 @@ class _Asked(Struct):
 class SqliteThread:
     """Runs the calls of one event loop at a desk that `open_desk` sets up, in a thread of its own.
 
-    Calls of the types `quick` may be carried out on the event loop.
+    Calls of the types `quick` may be carried out on the event loop. With `writes`, each transaction takes the lock.
     """
 
     def __init__(
@@ -73,12 +80,14 @@ class SqliteThread:
         name: str,
         *,
         open_desk: Callable[[], Desk],
-        begin: str,
+        disk: Disk,
+        writes: bool,
         busy_seconds: float,
         quick: tuple[type, ...] = (),
     ) -> None:
         self._open_desk = open_desk
-        self._begin = begin
+        self._disk = disk
+        self._writes = writes
         self._quick = frozenset(quick)
         self._desk: Desk
         self._n_in_thread = 0
@@ -87,6 +96,8 @@ class SqliteThread:
         self._batches: SimpleQueue[list[_Asked] | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._usable = Usable()
+        self._is_untidy = False
+        self._death: StoreError | None = None
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -100,7 +111,8 @@ class SqliteThread:
         """Carry out what was asked so far, then let go of the connection."""
         if not self._usable.closed:
             # What was cancelled while under way is delivered before this, and its orphans may ask for more.
-            await self.submit(_nothing)
+            with suppress(StoreError):
+                await self.submit(_nothing)
             self._usable.closed = True
             self._hand_over()
             self._batches.put(None)
@@ -110,6 +122,9 @@ class SqliteThread:
         """Ask for a call. It is carried out even if nobody awaits it any more; then `orphaned` gets its result."""
         self._usable.check()
         future: asyncio.Future[Any] = self._loop.create_future()
+        if self._death is not None:
+            future.set_exception(self._death)
+            return future
         if not self._asked:
             self._loop.call_soon(self._hand_over)
         self._asked.append(_Asked(call, future, orphaned))
@@ -136,8 +151,12 @@ class SqliteThread:
             outcomes = self._transact(self._desk, [one.call for one in asked], busy_seconds=0.0)
         except Exception:  # noqa: BLE001 the thread repeats it and tells the callers
             return False
-        then = self._desk.committed()
-        _deliver(asked, outcomes, [] if then is None else [then])
+        afterwards: list[Callable[[], None]] = []
+        try:
+            if (then := self._desk.committed()) is not None:
+                afterwards.append(then)
+        finally:
+            _deliver(asked, outcomes, afterwards)
         if self._desk.is_untidy():
             self._pass_on([])
         return True
@@ -149,17 +168,54 @@ class SqliteThread:
             self._tell(_fail, self._started, exc)
             return
         self._tell(_succeed, self._started)
+        batch: list[_Asked] = []
+        death: BaseException | None = None
         try:
+            self._tidy(desk)
             while (work := self._next_batch()) is not None:
                 batch, n_passed_on = work
                 afterwards: list[Callable[[], None]] = []
                 outcomes = self._outcomes(desk, [asked.call for asked in batch], afterwards) if batch else []
                 self._tell(_deliver, batch, outcomes, afterwards)
-                desk.tidy()
+                batch = []
+                self._tidy(desk)
                 self._tell(self._give_back, n_passed_on)
-        finally:
+        except BaseException as exc:  # noqa: BLE001 raised again in all that wait or ask
+            death = exc
+        with suppress(sqlite3.Error):
             desk.connection.close()
-            self._tell(_succeed, self._ended)
+        self._tell(self._end, batch, death)
+
+    def _tidy(self, desk: Desk) -> None:
+        if self._disk.damage is not None:
+            return
+        try:
+            desk.tidy()
+        except sqlite3.Error as exc:
+            error = self._disk.explained(exc)
+            if not self._is_untidy:
+                _log.warning("%s: upkeep failed, will try again: %s", self._thread.name, error)
+            self._is_untidy = True
+        else:
+            self._is_untidy = False
+
+    def _end(self, unanswered: list[_Asked], death: BaseException | None) -> None:
+        """The thread has ended; if it should not have, nobody may wait for it."""
+        if death is not None:
+            self._death = StoreError(
+                f"the thread {self._thread.name!r} of this store ended with {type(death).__name__}: {death}; it is not "
+                "known whether calls under way were carried out; open the store again"
+            )
+            self._death.__cause__ = death
+            waiting = [*unanswered, *self._queued(), *self._asked]
+            self._asked = []
+            _deliver(waiting, [self._death] * len(waiting), [])
+        _succeed(self._ended)
+
+    def _queued(self) -> Iterable[_Asked]:
+        with suppress(Empty):
+            while True:
+                yield from self._batches.get_nowait() or ()
 
     def _give_back(self, n_passed_on: int) -> None:
         """The thread is done with so many batches."""
@@ -187,30 +243,40 @@ class SqliteThread:
         try:
             outcomes = self._transact(desk, calls, self._busy_seconds)
         except Exception as exc:  # noqa: BLE001 raised again in the caller of `submit`: the thread must live on
-            if len(calls) > 1 and not isinstance(exc, StoreUnavailable):
+            if len(calls) > 1 and not isinstance(exc, (StoreUnavailable, StoreDamaged)):
                 return [self._outcomes(desk, [call], afterwards)[0] for call in calls]
-            return [_explain(exc)] * len(calls)
+            return [self._explained(exc)] * len(calls)
         if (then := desk.committed()) is not None:
             afterwards.append(then)
         return outcomes
 
     def _transact(self, desk: Desk, calls: list[Any], busy_seconds: float) -> list[Any]:
-        self._take_lock(desk.connection, busy_seconds)
+        if self._writes:
+            self._disk.check()
+        connection = desk.connection
         try:
+            self._take_lock(connection, busy_seconds)
             outcomes = desk.carry_out(calls)
-            desk.connection.execute("COMMIT")
+            connection.execute("COMMIT")
+        except sqlite3.Error as exc:
+            _roll_back(connection)
+            if isinstance(error := self._disk.explained(exc), StoreDamaged):
+                raise error from exc
+            raise
         except BaseException:
-            if desk.connection.in_transaction:
-                desk.connection.execute("ROLLBACK")
+            _roll_back(connection)
             raise
         return outcomes
 
     def _take_lock(self, connection: sqlite3.Connection, busy_seconds: float) -> None:
         """Begin, waiting for other processes in short random steps: SQLite's own back-off is slow and unfair."""
+        if connection.in_transaction:  # the last rollback failed too
+            connection.execute("ROLLBACK")
+        begin = "BEGIN IMMEDIATE" if self._writes else "BEGIN"
         deadline = time.monotonic() + busy_seconds
         while True:
             try:
-                connection.execute(self._begin)
+                connection.execute(begin)
             except sqlite3.OperationalError as exc:
                 if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
@@ -222,6 +288,12 @@ class SqliteThread:
                 time.sleep(random.uniform(0.0001, 0.001))
             else:
                 return
+
+    def _explained(self, error: Exception) -> Exception:
+        if isinstance(error, TornCall):
+            cause = error.__cause__
+            return cause if isinstance(cause, Exception) else error
+        return self._disk.explained(error) if isinstance(error, sqlite3.Error) else error
 
     def _tell(self, callback: Callable[..., None], *args: Any) -> None:
         """Call back on the event loop, unless that has ended without closing the store."""
@@ -246,26 +318,27 @@ def _carry_out(connection: sqlite3.Connection, call: Callable[[], Any]) -> Any:
         return exc
 
 
-def _explain(error: Exception) -> Exception:
-    if isinstance(error, TornCall):
-        cause = error.__cause__
-        return cause if isinstance(cause, Exception) else error
-    if isinstance(error, sqlite3.Error):
-        return StoreUnavailable(f"SQLite refused: {error}; nothing was changed (is the disk full, the file writable?)")
-    return error
+def _roll_back(connection: sqlite3.Connection) -> None:
+    """After some errors SQLite has done it already; one that fails is tried again before the next transaction."""
+    with suppress(sqlite3.Error):
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
-def _deliver(batch: list[_Asked], outcomes: list[Any], afterwards: list[Callable[[], None]]) -> None:
+def _deliver(batch: Sequence[_Asked], outcomes: Sequence[Any], afterwards: Sequence[Callable[[], None]]) -> None:
+    orphans = []
     for asked, outcome in zip(batch, outcomes, strict=True):
         if asked.future.done():
             if asked.orphaned is not None and not isinstance(outcome, Exception):
-                asked.orphaned(outcome)
+                orphans.append((asked.orphaned, outcome))
         elif isinstance(outcome, Exception):
             asked.future.set_exception(outcome)
         else:
             asked.future.set_result(outcome)
     for then in afterwards:
         then()
+    for orphaned, outcome in orphans:
+        orphaned(outcome)
 
 
 def _succeed(future: asyncio.Future[None]) -> None:

@@ -1,9 +1,16 @@
 import asyncio
 import os
+import resource
+import shutil
 import signal
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import pytest
+
+from disks import make_read_only, small_disk
 from outrider.core.clock import SystemClock
 from outrider.store.bell import Topic
 from outrider.store.sqlite.bell import FifoBell
@@ -107,3 +114,65 @@ async def test_a_ring_that_fails_harms_nobody(tmp_path: Path):
     FifoBell(SystemClock(), not_a_folder).ring_others(list(Topic))
     (tmp_path / "queue-folder").mkdir()
     FifoBell(SystemClock(), tmp_path).ring_others(list(Topic))
+
+
+@contextmanager
+def a_file_in_its_place(folder: Path) -> Iterator[Path]:
+    (folder / "bells").write_text("not a folder")
+    yield folder / "bells"
+
+
+@contextmanager
+def a_disk_that_cannot_be_written(folder: Path) -> Iterator[Path]:
+    with small_disk(folder / "disk", 1 << 20) as disk:
+        make_read_only(disk)
+        yield disk / "bells"
+
+
+@contextmanager
+def a_disk_that_holds_no_more_files(folder: Path) -> Iterator[Path]:
+    with small_disk(folder / "disk", 1 << 20, n_files=1) as disk:
+        yield disk / "bells"
+
+
+@contextmanager
+def no_descriptor_left(folder: Path) -> Iterator[Path]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))  # noqa: PTH208
+    fillers = [os.dup(0) for _ in range(highest)]  # no gap is left below the limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(fillers[-1], highest), limits[1]))
+    try:
+        yield folder / "bells"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for filler in fillers:
+            os.close(filler)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [a_file_in_its_place, a_disk_that_cannot_be_written, a_disk_that_holds_no_more_files, no_descriptor_left],
+)
+async def test_without_a_place_for_pipes_waiters_look_by_themselves_and_it_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: Callable[[Path], AbstractContextManager[Path]]
+):
+    with place(tmp_path) as folder:
+        bell = FifoBell(SystemClock(), folder)
+        for topic in (Topic.QUEUE, Topic.ENDED, Topic.QUEUE):
+            with bell.listening(topic) as listener:
+                bell.ring_here(topic)
+                await asyncio.wait_for(listener.wait(30), 10)
+            bell.ring_others([topic])
+    assert not folder.is_dir() or pipes(folder) == []
+    (record,) = caplog.records
+    assert str(folder) in record.message
+    assert "look every 1 s instead" in record.message
+
+
+async def test_a_folder_that_goes_away_while_somebody_waits_harms_nobody(tmp_path: Path):
+    bell = FifoBell(SystemClock(), tmp_path / "bells")
+    with bell.listening(Topic.QUEUE):
+        shutil.rmtree(tmp_path / "bells")
+        bell.ring_others([Topic.QUEUE])
+    with bell.listening(Topic.QUEUE):
+        assert len(pipes(tmp_path / "bells")) == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.errors import InvalidInput, StoreError, StoreUnavailable
+from outrider.store.sqlite.disk import Disk
 from outrider.store.sqlite.thread import BATCH, SqliteThread, carry_out_each
 from processes import line, output_of, program, tell
 from promptly import within
@@ -49,12 +50,15 @@ class Desk:
     def tidy(self) -> None: ...
 
 
-def new_thread(path: Path, busy_seconds: float = 10.0, quick: tuple[type, ...] = ()) -> SqliteThread:
+def new_thread(
+    path: Path, busy_seconds: float = 10.0, quick: tuple[type, ...] = (), desk: type[Desk] = Desk
+) -> SqliteThread:
     def open_desk() -> Desk:
-        return Desk(sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False))
+        return desk(sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False))
 
-    begin = "BEGIN IMMEDIATE"
-    return SqliteThread("test", open_desk=open_desk, begin=begin, busy_seconds=busy_seconds, quick=quick)
+    return SqliteThread(
+        "test", open_desk=open_desk, disk=Disk(path), writes=True, busy_seconds=busy_seconds, quick=quick
+    )
 
 
 def insert(n: int):
@@ -295,3 +299,72 @@ async def test_a_quick_call_that_fails_harms_no_neighbour(quick_thread: SqliteTh
     assert [type(result) for result in results] == [str, StoreUnavailable, str]
     count = await quick_thread.submit(lambda db: db.execute("SELECT count(*) FROM t").fetchone()[0])
     assert count == 3
+
+
+async def test_upkeep_that_fails_is_said_once_and_harms_no_call(path: Path, caplog: pytest.LogCaptureFixture):
+    class FullDisk(Desk):
+        def tidy(self) -> None:
+            if numbers(self.connection):
+                self.connection.execute("PRAGMA max_page_count = 2")
+                try:
+                    self.connection.execute("CREATE TABLE more (x)")
+                finally:
+                    self.connection.execute("PRAGMA max_page_count = 1000000")
+
+    thread = new_thread(path, desk=FullDisk)
+    await thread.start()
+    for n in range(5):
+        assert await asyncio.wait_for(thread.submit(insert(n)), 10) == n
+    await asyncio.wait_for(thread.stop(), 10)
+    assert [f"the disk of {path} is full" in record.message for record in caplog.records] == [True]
+
+
+async def test_a_thread_that_dies_fails_what_waits_and_what_follows(path: Path):
+    class Dying(Desk):
+        def tidy(self) -> None:
+            if numbers(self.connection):
+                raise RuntimeError("a bug in upkeep")
+
+    thread = new_thread(path, desk=Dying)
+    await thread.start()
+    go = threading.Event()
+    first = thread.submit(lambda db: (go.wait(10), insert(1)(db)))
+    await asyncio.sleep(0.01)
+    behind = [thread.submit(insert(n)) for n in range(2, 5)]
+    await asyncio.sleep(0)
+    go.set()
+    assert (await asyncio.wait_for(first, 10))[1] == 1
+    for future in (*behind, thread.submit(insert(5))):
+        with pytest.raises(StoreError, match=r"'test' of this store ended with RuntimeError: a bug.*; open"):
+            await asyncio.wait_for(future, 10)
+    with pytest.raises(StoreError, match="a bug in upkeep"):
+        thread.submit(insert(6)).result()
+    await asyncio.wait_for(thread.stop(), 10)
+
+
+async def test_a_call_that_ends_its_own_transaction_harms_no_other(thread: SqliteThread):
+    with pytest.raises(StoreUnavailable, match="no transaction is active"):
+        await asyncio.wait_for(thread.submit(lambda db: db.execute("ROLLBACK")), 10)
+    assert await asyncio.wait_for(thread.submit(insert(1)), 10) == 1
+
+
+async def test_a_connection_that_breaks_makes_calls_fail_and_none_hang(path: Path):
+    thread = new_thread(path)
+    await thread.start()
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="closed database"):
+            await asyncio.wait_for(thread.submit(sqlite3.Connection.close), 10)
+    await asyncio.wait_for(thread.stop(), 10)
+
+
+async def test_an_orphan_that_cannot_be_handed_back_harms_no_neighbour(thread: SqliteThread):
+    def refuse_orphan(_: object) -> None:
+        raise StoreError("this store is closed")
+
+    reported: list[dict] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    orphan = thread.submit(insert(1), orphaned=refuse_orphan)
+    orphan.cancel()
+    assert await asyncio.wait_for(thread.submit(insert(2)), 10) == 2
+    await asyncio.sleep(0)
+    assert [str(context["exception"]) for context in reported] == ["this store is closed"]

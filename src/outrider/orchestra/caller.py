@@ -16,7 +16,6 @@ from outrider.core.errors import AgentError, PolicyError
 from outrider.core.turn import CallOutcome, CallRecord
 from outrider.orchestra.agent import Agent
 from outrider.orchestra.context import TeamContext
-from outrider.orchestra.deadline import Deadline
 from outrider.orchestra.owned import stray_cancellation_as
 from outrider.orchestra.prompt import Piece, Prompt
 from outrider.orchestra.verdict import Verdict, VerdictKind
@@ -80,9 +79,6 @@ class Pacing:
 
     async def enter(self, sample: str, planned: Planned) -> None:
         """Return when the call may be made."""
-
-    def left(self, sample: str) -> None:
-        """The call is over."""
 
 
 class Caller:
@@ -152,11 +148,8 @@ class Caller:
         sampling = agent.sampling if planned.seed is None else replace(agent.sampling, seed=planned.seed)
         asked_at = clock.time()
         await self._pacing.enter(sample, planned)
-        try:
-            with Deadline.current().asking(), stray_cancellation_as(PolicyError, _STRAY, "policy.complete"):
-                completion, seconds = await policy.ask(planned.messages, sampling=sampling, call=planned.record)
-        finally:
-            self._pacing.left(sample)
+        with stray_cancellation_as(PolicyError, _STRAY, "policy.complete"):
+            completion, seconds = await policy.ask(planned.messages, sampling=sampling, call=planned.record)
         answered_at = clock.time()
         value = _parsed(agent, completion.message.content)
         outcome = CallOutcome(

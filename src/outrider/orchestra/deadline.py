@@ -24,8 +24,6 @@ class Deadline:
         """Seconds that were left when it was stopped."""
         self._is_open = False
         self._n_held_up = 0
-        self._n_in_line = 0
-        self._n_asked = 0
 
     @staticmethod
     def current() -> "Deadline":
@@ -35,12 +33,11 @@ class Deadline:
     async def __aenter__(self) -> Self:
         await self._scope.__aenter__()
         self._is_open = True
-        self._before = _current.set(self)
+        _current.set(self)
         return self
 
     async def __aexit__(self, *raised: object) -> None:
         self._is_open = False
-        _current.reset(self._before)
         await self._scope.__aexit__(*raised)  # type: ignore[arg-type]
 
     @property
@@ -58,36 +55,13 @@ class Deadline:
             self._n_held_up -= 1
             self._look()
 
-    @contextmanager
-    def in_line(self) -> Iterator[None]:
-        """The time in this block counts only while a call of the sample is with a model."""
-        self._n_in_line += 1
-        self._look()
-        try:
-            yield
-        finally:
-            self._n_in_line -= 1
-            self._look()
-
-    @contextmanager
-    def asking(self) -> Iterator[None]:
-        """A call is with a model."""
-        self._n_asked += 1
-        self._look()
-        try:
-            yield
-        finally:
-            self._n_asked -= 1
-            self._look()
-
     def _look(self) -> None:
         if not self._is_open or self._scope.expired():
             return
         now, when = asyncio.get_running_loop().time(), self._scope.when()
-        stands_still = self._n_held_up > 0 or (self._n_in_line > 0 and not self._n_asked)
-        if stands_still and when is not None:
+        if self._n_held_up and when is not None:
             self._left = when - now
             self._scope.reschedule(None)
-        elif not stands_still and self._left is not None:
+        elif not self._n_held_up and self._left is not None:
             self._scope.reschedule(now + self._left)
             self._left = None

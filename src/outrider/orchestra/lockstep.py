@@ -1,7 +1,8 @@
-"""The baseline: all samples of a batch take each step together, one agent at a time, as designs with masks do.
+"""The baseline: all samples of a batch take each step together, one agent after the other, as designs with masks do.
 
 A step begins when every sample that is not done waits for a call: all that wait for the same agent are let through at
-once, and the next step begins when the last of them has come back and waits again, or is done.
+once. The next step begins when the last of them waits again or is done. A sample that asks several agents at once waits
+for the next of them already: they are let through at once too.
 
 Invariants:
 - The one task that takes the steps is owned by the block `async with lockstep`. If it fails, every call that waits, and
@@ -44,8 +45,7 @@ class Lockstep(Pacing):
         self._agents = tuple(agents)
         self._spare = spare
         self._spare_seconds = None if spare_seconds == math.inf else spare_seconds
-        self._live: dict[str, int] = {}
-        """Samples that are not done, and how many calls of each are under way."""
+        self._live: set[str] = set()
         self._waiting: dict[str, list[_Waiting]] = {name: [] for name in agents}
         self._turn = 0
         self._changed = asyncio.Event()
@@ -62,11 +62,11 @@ class Lockstep(Pacing):
 
     def begin(self, sample: str) -> None:
         """The sample takes part from now on."""
-        self._live[sample] = 0
+        self._live.add(sample)
 
     def end(self, sample: str) -> None:
         """The sample is done."""
-        del self._live[sample]
+        self._live.remove(sample)
         self._fail(AgentError("the sample has ended", stage="team.call"), of=sample)
         self._changed.set()
 
@@ -77,20 +77,11 @@ class Lockstep(Pacing):
         self._waiting[planned.agent.name].append(entry)
         self._changed.set()
         try:
-            with Deadline.current().in_line():
+            with Deadline.current().held_up():
                 await entry.passed
-        except asyncio.CancelledError:
+        finally:
             if entry in self._waiting[planned.agent.name]:
                 self._waiting[planned.agent.name].remove(entry)
-            elif entry.passed.done() and not entry.passed.cancelled() and entry.passed.exception() is None:
-                self.left(sample)
-            self._changed.set()
-            raise
-
-    def left(self, sample: str) -> None:
-        if sample in self._live:
-            self._live[sample] -= 1
-            self._changed.set()
 
     async def _take_steps(self) -> None:
         try:
@@ -106,7 +97,7 @@ class Lockstep(Pacing):
 
     def _everybody_waits(self) -> bool:
         waiting = {entry.sample for entries in self._waiting.values() for entry in entries}
-        return bool(waiting) and all(not n and sample in waiting for sample, n in self._live.items())
+        return bool(waiting) and self._live <= waiting
 
     async def _step(self) -> None:
         """Let the next agent's calls through. Whoever waits may go away while a spare call is made."""
@@ -117,8 +108,8 @@ class Lockstep(Pacing):
                 self._waiting[agent] = []
                 for entry in entries:
                     if not entry.passed.done():
-                        self._live[entry.sample] += 1
                         entry.passed.set_result(None)
+                self._changed.set()
                 return
             if self._spare is not None:
                 await self._ask_for_nothing(self._spare, agent, waiting[0].planned)

@@ -14,6 +14,7 @@ Invariants:
 import asyncio
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -269,7 +270,7 @@ class Team:
         deadline = Deadline.current()
         try:
             with deadline.held_up():
-                async with Deadline(deadline.seconds):
+                async with asyncio.timeout(None if deadline.seconds == math.inf else deadline.seconds):
                     for number, steps in owed:
                         await self._again(number, steps)
         except TimeoutError:

@@ -24,6 +24,7 @@ from outrider.pool.pool import MachinePool
 from outrider.pool.providers.browser import BrowserMachine, BrowserProvider, BrowserSettings
 from outrider.pool.registry import provider_of
 from outrider.pool.spec import MachineSpec
+from outrider.store import open_store
 from outrider.testing import eventually
 from processes import line, program, tell
 from promptly import within
@@ -201,7 +202,7 @@ async def test_a_process_whose_clipboard_does_not_become_empty_is_replaced(machi
     await page.set_content("<textarea>a secret</textarea>")
     await page.press("textarea", "Control+a")
     await page.press("textarea", "Control+c")
-    await machine.reset()
+    assert await machine.reset() == "its process was replaced: its clipboard did not become empty"
     assert machine.address["pid"] != pid
 
 
@@ -238,6 +239,20 @@ async def test_a_process_that_died_or_hangs_is_replaced_by_a_reset(machine):
         await machine.reset()
         assert machine.address["pid"] != pid
         await machine.probe()
+
+
+async def test_the_journal_tells_why_a_process_was_replaced():
+    settings = BrowserSettings(max_uses_per_process=1)
+    store = await open_store("memory://")
+    with place() as folder:
+        provider = BrowserProvider(folder=folder, settings=settings)
+        async with MachinePool(provider, PoolConfig(name=US, n_machines=1), journal=store) as pool:
+            for _ in range(2):
+                (lease,) = await pool.take(deadline=60)
+                lease.release()
+        reasons = [move.reason for move in await store.query_machine_moves() if move.state == "ready"]
+    await store.close()
+    assert reasons[-2:] == ["clean: its process was replaced: it was used 1 times", "clean"]
 
 
 async def test_a_stopped_holder_can_do_nothing_once_its_lease_was_revoked():

@@ -1,17 +1,31 @@
-"""Switches, windows, and the time that calls take change how long a team takes, never its rows."""
+"""Switches, windows, and the time that calls take change how long a team takes, never its rows, whatever fails."""
 
+import asyncio
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
+from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from outrider.core.chat import Message
+from outrider.core.errors import AttemptError, ContextOverflow, PolicyError
 from outrider.orchestra import Agent, BatchResult, Eviction, Orchestra, Performance, Tag, Team, VerdictRule
+from outrider.policy import Completion
 from outrider.testing import LoopClock, run_virtual
 from playing import Speaker, draw
 
 N_SAMPLES = 10
-SWITCHES = ("enable_early_termination", "enable_agent_skip", "enable_preprocessing_cache", "enable_parallel_agents")
+SWITCHES = (
+    "enable_early_termination",
+    "enable_agent_skip",
+    "enable_preprocessing_cache",
+    "enable_parallel_agents",
+    "batch_synchronous",
+)
+SECONDS = (0.3, 2.0, 0.1, 1.1, 0.7)
 
 AGENTS = [
     Agent(name="info", prompt="info {question}"),
@@ -78,15 +92,142 @@ def test_the_plain_run_has_all_kinds_of_rows():
     assert all(outcome.failure is None for outcome in PLAIN.outcomes)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.floats(0.0, 9.0), min_size=1, max_size=40), st.integers(1, 2 * N_SAMPLES))
 def test_rows_do_not_depend_on_how_long_calls_take_or_how_many_samples_are_under_way(seconds: list[float], window: int):
     assert results(played(seconds, window)) == results(PLAIN)
 
 
 def test_rows_do_not_depend_on_switches():
-    seconds = [0.3, 2.0, 0.1, 1.1, 0.7]
     for values in product((True, False), repeat=len(SWITCHES)):
-        for batch_synchronous in (True, False):
-            switches = dict(zip(SWITCHES, values, strict=True))
-            found = played(seconds, 3, **switches, batch_synchronous=batch_synchronous)
-            assert results(found) == results(PLAIN), (switches, batch_synchronous)
+        switches = dict(zip(SWITCHES, values, strict=True))
+        assert results(played(SECONDS, 3, **switches)) == results(PLAIN), switches
+
+
+class Troubled(Speaker):
+    """Some calls fail in one of many ways or never end: which, follows from what was asked and the trouble's number."""
+
+    def __init__(self, trouble: int, seconds: Sequence[float]) -> None:
+        super().__init__(says, lambda n: seconds[n % len(seconds)])
+        self._trouble = trouble
+
+    async def complete(self, messages: Sequence[Message], **asked: Any) -> Completion:
+        completion = await super().complete(messages, **asked)
+        sampling = asked["sampling"]
+        rng = draw(self._trouble, messages[-1].content, sampling and sampling.seed)
+        if rng.random() > TROUBLE:
+            return completion
+        match rng.choice(["raises", "times out", "is refused", "is too long", "is cancelled", "hangs", "nonsense"]):
+            case "raises":
+                raise RuntimeError("the server is gone")
+            case "times out":
+                raise TimeoutError
+            case "is refused":
+                raise PolicyError("not now", stage="server")
+            case "is too long":
+                raise ContextOverflow("too many words")
+            case "is cancelled":
+                raise asyncio.CancelledError
+            case "hangs":
+                await asyncio.sleep(FOR_EVER)
+        return replace(completion, message=replace(completion.message, content=NONSENSE))
+
+
+TROUBLE = 0.06
+NONSENSE = "nonsense"
+FOR_EVER = 1e9
+DEADLINE = 10_000.0
+N_TROUBLED = 6
+N_TROUBLES = 8
+
+
+def read(text: str) -> str:
+    if text == NONSENSE:
+        raise ValueError(text)
+    return text
+
+
+TROUBLED = [*AGENTS, Agent(name="reader", prompt="read {question} {round} {context}", parse=read)]
+
+
+async def play_on(team: Team) -> str:
+    """A program that goes on after failures, and sometimes does not."""
+    said = []
+    for _ in team.rounds(3):
+        for group in (("info", "reader", "plan"), ("reader", "reader", "solver", "info")):
+            try:
+                said += [reply.id for reply in await team.gather(*group)]
+            except ContextOverflow:
+                raise
+            except AttemptError as exc:
+                said.append(str(exc))
+        team.approve(await team.call("critic"))
+    try:
+        said += await team.parallel(_branch, _nested, _branch)
+    except AttemptError as exc:
+        said.append(str(exc))
+    for group in (("reader", "solver"), ("reader", "reader", "info")):
+        found = await team.first(*group, accept=lambda reply: len(reply.text) % 2 == 0)
+        said.append("none" if found is None else found.id)
+    return " ".join([*said, (await team.call("judge")).text])
+
+
+async def _nested(team: Team) -> str:
+    for _ in team.rounds(2):
+        inner = await team.parallel(_branch, _branch)
+        team.approve(len(inner[0]) % 2 == 0)
+    return (await team.call("reader")).id
+
+
+def troubled(trouble: int, seconds: Sequence[float], window: int, **switches: Any) -> BatchResult:
+    async def run() -> BatchResult:
+        orchestra = Orchestra(TROUBLED, play_on, performance=Performance(**switches))
+        result = await orchestra.run(
+            [f"question {n}" for n in range(N_TROUBLED)],
+            policy=Troubled(trouble, seconds),
+            window=window,
+            clock=LoopClock(),
+            seed=trouble,
+            timeout_seconds=DEADLINE,
+            max_attempts=2,
+        )
+        assert len(asyncio.all_tasks()) == 1
+        return result
+
+    return run_virtual(run(), limit_seconds=1e8)
+
+
+def told(result: BatchResult) -> tuple[object, object]:
+    """Rows and outcomes; the lines of code that an error went through are not part of what became of a sample."""
+    outcomes = [
+        replace(each, failure=each.failure and replace(each.failure, traceback=None)) for each in result.outcomes
+    ]
+    return result.rows, outcomes
+
+
+@cache
+def plainly_troubled(trouble: int) -> tuple[object, object]:
+    return told(troubled(trouble, [1.0], N_SAMPLES))
+
+
+def test_troubles_end_some_samples_and_others_go_on_after_them():
+    outcomes = [each for trouble in range(N_TROUBLES) for each in troubled(trouble, [1.0], N_SAMPLES).outcomes]
+    assert {str(each.failure.boundary) for each in outcomes if each.failure is not None} == {"policy", "limit"}
+    assert "context" in {each.stop_reason for each in outcomes}
+    outputs = " ".join(each.output for each in outcomes if each.output is not None)
+    assert [said for said in ("not now", "server is gone", NONSENSE, "cancellation") if said not in outputs] == []
+
+
+@settings(max_examples=15)
+@given(
+    trouble=st.integers(0, N_TROUBLES - 1),
+    values=st.tuples(*[st.booleans() for _ in SWITCHES]),
+    limit=st.sampled_from([None, 100_000]),
+    seconds=st.lists(st.floats(0.0, 9.0), min_size=1, max_size=40),
+    window=st.integers(1, 2 * N_SAMPLES),
+)
+def test_rows_and_outcomes_do_not_depend_on_switches_when_calls_fail(
+    trouble: int, values: tuple[bool, ...], limit: int | None, seconds: list[float], window: int
+):
+    switches = dict(zip(SWITCHES, values, strict=True))
+    assert told(troubled(trouble, seconds, window, max_context_length=limit, **switches)) == plainly_troubled(trouble)

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outrider.core.chat import Message
 from outrider.core.decoding import convert, msgpack_decoder
@@ -111,9 +111,25 @@ class Turn(Struct, frozen=True, kw_only=True):
 
 
 def to_data(record: TurnRecord | StepRecord | CallOutcome) -> dict[str, Any]:
-    """The record as an event's data: as it comes back from the wire, so that it need not be checked at length."""
-    data: dict[str, Any] = msgpack_decoder().decode(msgspec.msgpack.encode(record))
+    """The record as an event's data, equal to what comes back from the wire. Texts and bytes in it are not copied.
+
+    `UnicodeError` for a text that no store can keep.
+    """
+    if isinstance(record, StepRecord) and record.info:
+        info = msgpack_decoder().decode(msgspec.msgpack.encode(record.info))
+        return {**to_data(structs.replace(record, info={})), "info": info}
+    data: dict[str, Any] = _as_decoded(msgspec.to_builtins(record, builtin_types=(bytes,)))
     return data
+
+
+def _as_decoded(value: Any) -> Any:
+    if isinstance(value, str):
+        if not value.isascii():
+            value.encode()
+        return value
+    if isinstance(value, dict):
+        return {key: _as_decoded(item) for key, item in value.items()}
+    return [_as_decoded(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def outcome_of(event: Event) -> CallOutcome:

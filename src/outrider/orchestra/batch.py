@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
 from outrider.agent.context import Context
 from outrider.agent.episode import EpisodeKit
-from outrider.agent.protocol import Answer, Result
+from outrider.agent.protocol import Result
 from outrider.core.attempt import Attempt, Failure
 from outrider.core.chat import Message, user
 from outrider.core.clock import Clock, utc
@@ -21,11 +22,12 @@ from outrider.core.task import Task
 from outrider.core.tasks import uninterrupted
 from outrider.env import Environment, Environments, Observation, Step
 from outrider.orchestra.caller import Pacing
+from outrider.orchestra.deadline import Deadline
 from outrider.orchestra.lockstep import Lockstep
+from outrider.orchestra.owned import all_of, stray_cancellation_as
 from outrider.orchestra.rows import Row, rows_of
 
-Team = Callable[[Context, Pacing], Awaitable[Answer]]
-"""Plays one sample."""
+_STRAY = "the team's program ended by a cancellation that nobody had asked for"
 
 
 class SampleOutcome(Struct, frozen=True, kw_only=True):
@@ -94,22 +96,21 @@ async def play_batch(
         async with room:
             return await _Sample(episodes, number, task, seed, clock).play(limits)
 
-    if lockstep is not None:
+    if lockstep is None:
+        return await all_of([partial(play, n, task) for n, task in enumerate(tasks)])
+    async with lockstep:
         for task in tasks:
             lockstep.begin(f"{task.task_id}:0")
-    async with asyncio.TaskGroup() as group:
-        playing = [group.create_task(_left(play(n, task), lockstep, task)) for n, task in enumerate(tasks)]
-    return [each.result() for each in playing]
+        return await all_of([partial(_in_step, lockstep, partial(play, n, task), task) for n, task in enumerate(tasks)])
 
 
-async def _left(
-    playing: Awaitable[tuple[SampleOutcome, tuple[Row, ...]]], lockstep: Lockstep | None, task: Task
+async def _in_step(
+    lockstep: Lockstep, play: Callable[[], Awaitable[tuple[SampleOutcome, tuple[Row, ...]]]], task: Task
 ) -> tuple[SampleOutcome, tuple[Row, ...]]:
     try:
-        return await playing
+        return await play()
     finally:
-        if lockstep is not None:
-            lockstep.end(f"{task.task_id}:0")
+        lockstep.end(f"{task.task_id}:0")
 
 
 class _Sample:
@@ -156,14 +157,17 @@ class _Sample:
 
     async def _attempt(self, kept: EventList, number: int, seconds: float) -> Result:
         ctx = Context(self._claimed(number), kept, self._clock)
-        with boundary(AgentError, "agent"):
+        deadline = Deadline(seconds)
+        with boundary(AgentError, "agent"), stray_cancellation_as(AgentError, _STRAY, "agent"):
             episode = self._kit.episodes(ctx)
             try:
-                async with asyncio.timeout(None if seconds == float("inf") else seconds):
+                async with deadline:
                     await episode.boot(ctx)
                     await episode.setup(ctx)
                     return await episode.score(ctx, await episode.act(ctx))
             except TimeoutError as exc:
+                if not deadline.expired:
+                    raise
                 raise LimitError(f"the sample took longer than {seconds:g} s", stage="team") from exc
             finally:
                 ctx.stop()

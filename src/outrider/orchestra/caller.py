@@ -1,9 +1,10 @@
 """How one call of a team is made: its prompt, its seed, its record, and what its answer is read as."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,17 +12,25 @@ from msgspec.structs import replace
 from outrider.agent.context import Context
 from outrider.agent.conversation import RecordedPolicy
 from outrider.core.chat import Message, system, user
-from outrider.core.errors import AgentError
+from outrider.core.errors import AgentError, PolicyError
 from outrider.core.turn import CallOutcome, CallRecord
 from outrider.orchestra.agent import Agent
 from outrider.orchestra.context import TeamContext
-from outrider.orchestra.prompt import Prompt
+from outrider.orchestra.owned import stray_cancellation_as
+from outrider.orchestra.prompt import Piece, Prompt
 from outrider.orchestra.verdict import Verdict, VerdictKind
 
 Count = Callable[[str], int]
 """How many tokens a text has."""
 
+Source = Callable[[], str]
+"""Makes the text of a place, where a prompt has that place."""
+
 CHARACTERS_PER_TOKEN = 4
+CONTEXT = Piece("context", is_place=True)
+_STRAY = "the policy gave up the call by a cancellation that nobody had asked for"
+_MAX_REASON = 500
+"""Characters of a parser's complaint that are told: it may quote the whole reply."""
 _SEED_BITS = 0x7FFF_FFFF
 
 
@@ -71,9 +80,6 @@ class Pacing:
     async def enter(self, sample: str, planned: Planned) -> None:
         """Return when the call may be made."""
 
-    def left(self, sample: str) -> None:
-        """The call is over."""
-
 
 class Caller:
     """Makes the calls of one sample."""
@@ -84,21 +90,34 @@ class Caller:
         self._max_tokens = max_tokens
         self._pacing = pacing
 
-    def plan(self, agent: Agent, record: CallRecord, context: TeamContext, values: Mapping[str, str]) -> Planned:
-        """The call as it will be made, whatever happens until then. `values` fill the places of its prompt."""
+    def plan(
+        self,
+        agent: Agent,
+        record: CallRecord,
+        context: TeamContext,
+        known: Mapping[str, Source],
+        values: Mapping[str, str],
+    ) -> Planned:
+        """The call as it will be made, whatever happens until then. `known` and `values` fill the places of its prompt.
+
+        What does not fit is left out before anything is joined, and all is joined once.
+        """
         prompt = _prompt(agent.prompt, tuple(values))
+        filled = {**{name: source() for name, source in known.items() if name in prompt.places}, **values}
         opening = (system(agent.system),) if agent.system else ()
-        room = self._room(agent, opening, prompt.filled({**values, "context": ""}))
-        text = ""
+        bare = prompt.filled({**filled, "context": ""})
+        room = self._room(agent, opening, bare)
+        shown: tuple[str, ...] = ()
         if "context" in prompt.places:
             view = context.view(agent.name, reads=agent.reads, budget=room, eviction=agent.eviction, count=self.count)
-            text = view.text
+            shown = view.parts
             record = replace(
                 record,
                 reads=tuple(entry.call_id for entry in view.entries if entry.call_id),
                 dropped=tuple(entry.call_id for entry in view.dropped if entry.call_id),
             )
-        messages = (*opening, user(prompt.render({**values, "context": text})))
+        parts = [shown if piece == CONTEXT else (text,) for piece, text in zip(prompt.pieces, bare, strict=True)]
+        messages = (*opening, user("".join(chain.from_iterable(parts))))
         return Planned(agent=agent, record=record, messages=messages, seed=self._seed(record.id))
 
     def _seed(self, call_id: str) -> int | None:
@@ -107,7 +126,7 @@ class Caller:
         text = f"{self._ctx.seed}/{self._ctx.identity}/{call_id}"
         return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=4).digest()) & _SEED_BITS
 
-    def _room(self, agent: Agent, opening: Sequence[Message], bare: Sequence[str]) -> int | None:
+    def _room(self, agent: Agent, opening: tuple[Message, ...], bare: tuple[str, ...]) -> int | None:
         """How many tokens are left for the words of others. Pieces are counted alone, so that each is once."""
         most = agent.max_context_tokens or self._max_tokens
         if most is None:
@@ -129,10 +148,8 @@ class Caller:
         sampling = agent.sampling if planned.seed is None else replace(agent.sampling, seed=planned.seed)
         asked_at = clock.time()
         await self._pacing.enter(sample, planned)
-        try:
+        with stray_cancellation_as(PolicyError, _STRAY, "policy.complete"):
             completion, seconds = await policy.ask(planned.messages, sampling=sampling, call=planned.record)
-        finally:
-            self._pacing.left(sample)
         answered_at = clock.time()
         value = _parsed(agent, completion.message.content)
         outcome = CallOutcome(
@@ -168,4 +185,4 @@ def _parsed(agent: Agent, text: str) -> Any:
     try:
         return agent.parse(text)
     except Exception as exc:
-        raise AgentError(f"parse of agent {agent.name!r} failed: {exc!r}", stage="team.parse") from exc
+        raise AgentError(f"parse of agent {agent.name!r} failed: {exc!r:.{_MAX_REASON}}", stage="team.parse") from exc

@@ -35,11 +35,6 @@ class Entry:
     def heading(self) -> str:
         return f"[{self.author}, round {self.round + 1}]\n"
 
-    @property
-    def written(self) -> str:
-        """The entry as a reader sees it."""
-        return self.heading + self.text
-
 
 class Eviction(StrEnum):
     """Which entries go first when not all fit."""
@@ -60,8 +55,17 @@ class View:
 
     entries: tuple[Entry, ...]
     dropped: tuple[Entry, ...]
-    text: str
     n_tokens: int
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What is read, not yet joined: the texts are those of the entries, not copies."""
+        parts = [part for entry in self.entries for part in (SEPARATOR, entry.heading, entry.text)]
+        return tuple(parts[1:])
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
 
 
 class TeamContext:
@@ -133,7 +137,6 @@ class TeamContext:
         return View(
             entries=entries,
             dropped=tuple(seen[index] for index in sorted(gone)),
-            text=SEPARATOR.join(entry.written for entry in entries),
             n_tokens=n_tokens - between if entries else 0,
         )
 

@@ -44,6 +44,10 @@ class BatchResult(Struct, frozen=True, kw_only=True):
     outcomes: tuple[SampleOutcome, ...]
     statistics: TeamStatistics
 
+    def __repr__(self) -> str:
+        """In few words: `asyncio.run` writes what it returns into a text that nobody sees."""
+        return f"<BatchResult: {len(self.rows)} rows of {len(self.outcomes)} samples>"
+
 
 class BaseOrchestra(ABC):
     """A team: its agents, and `play`, its program over one sample, which a subclass gives.
@@ -124,7 +128,7 @@ class BaseOrchestra(ABC):
             )
 
         limits = Limits(window=window, timeout_seconds=timeout_seconds, max_attempts=max_attempts)
-        lockstep = self._lockstep(chosen) if self.performance.batch_synchronous else None
+        lockstep = self._lockstep(chosen, timeout_seconds) if self.performance.batch_synchronous else None
         done = await play_batch(kit, tasks, seed=seed, limits=limits, lockstep=lockstep, clock=clock or SystemClock())
         rows = tuple(row for _, rows in done for row in rows)
         return BatchResult(rows=rows, outcomes=tuple(outcome for outcome, _ in done), statistics=self.stats())
@@ -133,7 +137,9 @@ class BaseOrchestra(ABC):
         caller = Caller(ctx, count=count, max_tokens=self.performance.max_context_length, pacing=pacing)
         team = Team(ctx, self.agents, self.performance, caller, needs=self.needs)
         try:
-            return await self.play(team)
+            answer = await self.play(team)
+            await team.settle()
+            return answer
         finally:
             self._profile.add(team.spans, sample=ctx.identity)
 
@@ -149,11 +155,13 @@ class BaseOrchestra(ABC):
         chosen: ChatPolicy = policy if caching is None else caching(self.performance.enable_preprocessing_cache)
         return chosen
 
-    def _lockstep(self, policies: Mapping[str, ChatPolicy]) -> Lockstep:
-        async def spare(planned: Planned) -> None:
-            await policies[planned.agent.policy].complete(planned.messages, sampling=planned.agent.sampling)
+    def _lockstep(self, policies: Mapping[str, ChatPolicy], seconds: float) -> Lockstep:
+        async def spare(name: str, planned: Planned) -> None:
+            agent = self.agents[name]
+            await policies[agent.policy].complete(planned.messages, sampling=agent.sampling)
 
-        return Lockstep(tuple(self.agents), spare=None if self.performance.enable_agent_skip else spare)
+        chosen = None if self.performance.enable_agent_skip else spare
+        return Lockstep(tuple(self.agents), spare=chosen, spare_seconds=seconds)
 
 
 class Orchestra(BaseOrchestra):

@@ -12,7 +12,8 @@ class Performance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """
 
     enable_early_termination: bool = True
-    """A sample that is approved goes no further. Off: its rounds go on, and what is said in them is thrown away."""
+    """A sample that is approved goes no further. Off: the calls of its last round are made
+    once more for each round left, and thrown away."""
 
     enable_agent_skip: bool = True
     """With `batch_synchronous`: an agent that no sample needs is not asked. Off: it is asked once, for nothing."""

@@ -34,6 +34,10 @@ class Row(Struct, frozen=True, kw_only=True):
     tokens: Any = None
     reward: float | None = None
 
+    def __repr__(self) -> str:
+        """Which call it is: its texts may be long, and rows stand in lists."""
+        return f"<Row of sample {self.sample} ({self.task_id}): {self.call_id}>"
+
 
 def rows_of(
     events: Sequence[Event], *, sample: int = 0, task_id: str = "", reward: float | None = None, stop_reason: str = ""

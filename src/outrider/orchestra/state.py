@@ -3,35 +3,27 @@
 from dataclasses import dataclass, field
 
 from outrider.env import Step
-from outrider.orchestra.caller import Reply
 from outrider.orchestra.context import TeamContext
 
 
 @dataclass(slots=True)
 class State:
-    """`replies` are the last words of each agent that count.
-
-    After approval a program may go on in the shadow: it is played for its time alone, and changes nothing here.
-    """
+    """What was said and seen so far, and what was decided."""
 
     context: TeamContext = field(default_factory=TeamContext)
     observations: list[str] = field(default_factory=list)
-    replies: dict[str, Reply] = field(default_factory=dict)
     last_step: Step = field(default_factory=Step)
     round: int = 0
     approved: bool = False
-    is_shadow: bool = False
 
     def branch(self) -> "State":
         """The same, for a program that goes its own way from here."""
         return State(
             context=self.context.copy(),
             observations=list(self.observations),
-            replies=dict(self.replies),
             last_step=self.last_step,
             round=self.round,
             approved=self.approved,
-            is_shadow=self.is_shadow,
         )
 
     def join(self, branches: "list[State]") -> None:
@@ -41,5 +33,4 @@ class State:
         for branch, (entries, observations) in zip(branches, news, strict=True):
             self.context.extend(entries)
             self.observations.extend(observations)
-            self.replies |= branch.replies
             self.last_step = branch.last_step if observations else self.last_step

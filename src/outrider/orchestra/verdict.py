@@ -10,14 +10,24 @@ r"""Reading a reply: the verdict of a verifier, the content of a tag, what stand
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import lru_cache
 
 from outrider.core.errors import InvalidInput
 from outrider.env.scoring.extraction import last_boxed
 
-_THINK = re.compile(r"<(?P<closes>/?)think\s*+>", re.IGNORECASE)
-_FENCE = re.compile(r"^[ \t>]*+(?P<run>`{3,}+|~{3,}+)(?P<rest>.*)$", re.MULTILINE)
+_THINK = re.compile(r"<(/?)think\s*+>", re.IGNORECASE)
 _QUOTES = frozenset("\"'`“”„«»\u2018\u2019\u201a\u2039\u203a")
+
+
+def _block(run: str, mark: str, info: str) -> str:
+    """A fenced code block: a `run` of marks and what may follow it, up to its end or to that of the text."""
+    end = rf"[ \t>]*+(?P={run}){mark}*+[^\S\n]*+$"
+    return rf"(?P<{run}>{mark}{{3,}}+){info}$(?:\n(?!{end})[^\n]*+)*+(?:\n{end})?+"
+
+
+_TICKS, _TILDES = _block("ticks", "`", r"[^`\n]*+"), _block("tildes", "~", r"[^\n]*+")
+_CODE = re.compile(rf"^[ \t>]*+(?:{_TICKS}|{_TILDES})", re.MULTILINE)
+_WORD = r"(?<![^\W_])(?:{})(?![^\W_])"
 _MARKS = " .!,;:*_`\"'"
 """What may stand around the word in a verdict."""
 
@@ -89,8 +99,7 @@ class VerdictRule:
         folded = said.casefold()
         if (word := folded.strip(_MARKS)) in yes | no:
             return Verdict(approved=word in yes, kind=VerdictKind.CLEAR, said=said)
-        words = frozenset(re.findall(r"[^\W_]+", folded))
-        if words & yes and words & no:
+        if _has_any(folded, yes) and _has_any(folded, no):
             return self._unclear(VerdictKind.AMBIGUOUS, self.ambiguous, said)
         return self._unclear(VerdictKind.MALFORMED, self.malformed, said)
 
@@ -129,14 +138,15 @@ def _aloud(text: str) -> tuple[str, bool]:
     parts: list[str] = []
     at, is_thinking = 0, False
     for mark in _THINK.finditer(text):
-        if _is_quoted(text, mark.start(), mark.end()):
+        start, end = mark.span()
+        if text[start - 1] in _QUOTES and _is_quoted(text, start, end):
             continue
-        if mark["closes"]:
+        if mark[1]:
             if not is_thinking:
                 parts.clear()
-            at, is_thinking = mark.end(), False
+            at, is_thinking = end, False
         elif not is_thinking:
-            parts.append(text[at : mark.start()])
+            parts.append(text[at:start])
             is_thinking = True
     if not is_thinking:
         parts.append(text[at:])
@@ -145,19 +155,13 @@ def _aloud(text: str) -> tuple[str, bool]:
 
 def _unfenced(text: str) -> str:
     """The text without its fenced code blocks; one that is not closed goes on to the end, as in Markdown."""
-    parts: list[str] = []
-    at, fence = 0, ""
-    for line in _FENCE.finditer(text):
-        run, rest = line["run"], line["rest"]
-        if fence:
-            if run.startswith(fence) and not rest.strip():
-                at, fence = line.end(), ""
-        elif run[0] not in rest or run[0] == "~":
-            parts.append(text[at : line.start()])
-            fence = run
-    if not fence:
-        parts.append(text[at:])
-    return "".join(parts)
+    return _CODE.sub("", text)
+
+
+def _has_any(text: str, words: frozenset[str]) -> bool:
+    """Whether one of the words stands in the text as a whole word."""
+    single = [re.escape(word) for word in words if word in text and re.fullmatch(r"[^\W_]+", word)]
+    return bool(single) and re.search(_WORD.format("|".join(single)), text) is not None
 
 
 def _last_tagged(text: str, name: str, *, skip_quoted: bool = False) -> str | None:
@@ -165,7 +169,7 @@ def _last_tagged(text: str, name: str, *, skip_quoted: bool = False) -> str | No
     found: str | None = None
     opening: re.Match[str] | None = None
     for mark in _tag(name).finditer(text):
-        if not mark["closes"]:
+        if not mark[1]:
             opening = mark
         elif opening is not None:
             if not (skip_quoted and _is_quoted(text, opening.start(), mark.end())):
@@ -178,9 +182,9 @@ def _is_quoted(text: str, start: int, end: int) -> bool:
     return start > 0 and end < len(text) and text[start - 1] in _QUOTES and text[end] in _QUOTES
 
 
-@cache
+@lru_cache(maxsize=256)
 def _tag(name: str) -> re.Pattern[str]:
-    return re.compile(rf"<(?P<closes>/?){re.escape(name)}\s*+>", re.IGNORECASE)
+    return re.compile(rf"<(/?){re.escape(name)}\s*+>", re.IGNORECASE)
 
 
 def _check_name(name: str) -> None:

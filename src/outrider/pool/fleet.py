@@ -175,14 +175,14 @@ class Fleet:
             self._setbacks.unmade(reason, now)
             self._move(machine, GONE, reason, now)
 
-    def was_reset(self, machine_id: str, address: Address, now: float) -> None:
-        """It is proved to be clean and well."""
+    def was_reset(self, machine_id: str, address: Address, now: float, *, remark: str | None = None) -> None:
+        """It is proved to be clean and well. A `remark` tells what was unusual about its reset."""
         machine = self._roster.get(machine_id, RESETTING)
         if machine is not None:
             if machine.is_fresh:
                 self._setbacks.made()
             machine.address, machine.blamed = address, None
-            self._move(machine, READY, "clean", now)
+            self._move(machine, READY, f"clean: {remark}" if remark else "clean", now)
             machine.is_fresh = False
 
     def reset_failed(self, machine_id: str, reason: str, now: float) -> None:

@@ -34,8 +34,11 @@ class RunningMachine(Protocol):
     @property
     def computer(self) -> Computer: ...
 
-    async def reset(self) -> None:
-        """Back to the clean state it was made with. Its `address` may be another afterwards."""
+    async def reset(self) -> str | None:
+        """Back to the clean state it was made with. Its `address` may be another afterwards.
+
+        Where the usual way failed and another was taken, it returns why: the journal keeps it.
+        """
 
     async def probe(self) -> None:
         """Raise `MachineError` unless it answers and is fit to be used."""

@@ -190,18 +190,19 @@ class Upkeep:
         if not await self._is_ours():
             return
         running = self._running(machine_id)
+        remark: str | None = None
         try:
             async with self._within(self._config.reset_seconds, machine_id, "reset"):
                 await self._settle(machine_id)
                 if not is_fresh:
-                    await self._clean(machine_id, running)
+                    remark = await self._clean(machine_id, running)
                 async with self._within(self._config.probe_seconds, machine_id, "probe"):
                     await running.probe()
         except MachineError as exc:
             _log.warning("%s", exc)
             self._fleet.reset_failed(machine_id, str(exc), self._clock.time())
         else:
-            self._fleet.was_reset(machine_id, running.address, self._clock.time())
+            self._fleet.was_reset(machine_id, running.address, self._clock.time(), remark=remark)
         self.pump()
 
     async def _is_ours(self) -> bool:
@@ -219,8 +220,8 @@ class Upkeep:
             async with self._within(self._config.probe_seconds, machine_id, "last call"):
                 await lease.settled()
 
-    async def _clean(self, machine_id: str, running: RunningMachine) -> None:
-        """Reset it and prove that what was in it before is gone.
+    async def _clean(self, machine_id: str, running: RunningMachine) -> str | None:
+        """Reset it and prove that what was in it before is gone; what the machine remarks about its reset.
 
         A reset may end what the machine runs in, so it is not watched meanwhile: it fails or is late if it dies then.
         """
@@ -228,12 +229,13 @@ class Upkeep:
         async with self._within(seconds, machine_id, "plant a marker"):
             await running.plant(marker)
         self._unwatch(machine_id)
-        await running.reset()
+        remark = await running.reset()
         self._watch(machine_id)
         async with self._within(seconds, machine_id, "look for the marker"):
             is_there = await running.has(marker)
         if is_there:
             raise MachineError(f"machine {machine_id} was reset, and what was left in it is still there", stage="reset")
+        return remark
 
     async def _destroy(self, machine_id: str, kept: _Kept, before: "asyncio.Task[None] | None") -> None:
         try:

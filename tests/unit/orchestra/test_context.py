@@ -33,7 +33,7 @@ def test_an_entry_is_written_with_its_author_and_its_round_counted_from_one():
 
 
 def test_nothing_said_is_nothing_to_read():
-    assert TeamContext().view("a", count=len, budget=0) == View(entries=(), dropped=(), text="", n_tokens=0)
+    assert TeamContext().view("a", count=len, budget=0) == View(entries=(), dropped=(), n_tokens=0)
 
 
 def test_a_reader_sees_whom_it_reads():
@@ -96,7 +96,7 @@ def test_if_nothing_fits_all_is_dropped():
     for eviction in Eviction:
         for budget in (14, 0, -1):
             assert made.view("z", budget=budget, eviction=eviction, count=lambda text: 10) == View(
-                entries=(), dropped=tuple(made), text="", n_tokens=0
+                entries=(), dropped=tuple(made), n_tokens=0
             )
 
 

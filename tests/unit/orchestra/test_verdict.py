@@ -206,14 +206,15 @@ def test_a_box_gives_what_stands_in_the_last_one(text: str, content: str | None)
 HOSTILE = [
     "<verify>", "</verify>", "<verify>yes", YES, f'"{YES}"', "<verify", "<verify ", "<", "<think>", "</think>",
     "`<think>`", "<think></think>", "```\n", "~~~", "\n", " ", "`", "> ", "\\boxed{", "\\boxed", "{", "}",
-    "<verify>yes no ",
+    "<verify>yes no ", "\\{", "\\\\", "\\boxed{x}", "~~~\n```\n", "> ```x\n", "İ", "<THINK \n", "word\n",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("filler", HOSTILE)
 @pytest.mark.timeout(20)
 def test_a_long_reply_is_read_in_linear_time(filler: str):
-    for text in (filler * (1_000_000 // len(filler)), f"<verify>{filler * 20_000}</verify>", filler * 20_000 + NO):
+    long = filler * (1_000_000 // len(filler))
+    for text in (long, f"<verify>{long}</verify>", long + NO, "\\boxed{" + long + "}", "<think>" + long):
         for parse in (RULE, Tag("verify"), Boxed()):
             parse(text)
 

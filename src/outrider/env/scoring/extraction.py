@@ -4,7 +4,13 @@ import re
 from collections import deque
 from typing import NamedTuple
 
-_BRACES = re.compile(r"\\(?:boxed|fbox)\s*+\{|\\.|[{}]", re.DOTALL)
+_BRACES = re.compile(
+    r"(?P<box>\\(?:boxed|fbox)\s*+\{)(?P<simple>[^{}\\]*+\})?+"
+    r"|(?:\\(?!boxed|fbox).)++|(?P<opened>\{++)|(?P<closed>\}++)",
+    re.DOTALL,
+)
+"""A box, with its content if that has no braces; or a run of escapes, of opening or of closing braces."""
+
 _OPENING_TAG = re.compile("<answer>", re.IGNORECASE)
 _CLOSING_TAG = re.compile("</answer>", re.IGNORECASE)
 _PHRASE = re.compile(r"\banswer\b[\s*_]*+(?:is\b[\s*_]*+:?|[:=])[\s*_]*+(\S[^\n]*)", re.IGNORECASE)
@@ -29,21 +35,30 @@ def extract_answer(said: str) -> Extracted:
 
 def last_boxed(said: str) -> str:
     """What stands in the last box that is closed and not empty. Braces may nest, so may boxes: the inner one counts."""
-    found = (-1, "")
-    first = said.find("\\boxed")
-    if first < 0:
-        first = said.find("\\fbox")
-    if first < 0:
-        return ""
-    open_braces: list[tuple[int, bool]] = []
+    first = min((place for place in (said.find("\\boxed"), said.find("\\fbox")) if place >= 0), default=len(said))
+    last, content = -1, ""
+    depth = 0
+    boxes: list[tuple[int, int]] = []
+    """Where each open box begins, and how many braces are open around it."""
     for mark in _BRACES.finditer(said, first):
-        if mark.group().endswith("{") and mark.group() != "\\{":
-            open_braces.append((mark.end(), len(mark.group()) > 1))
-        elif mark.group() == "}" and open_braces:
-            start, is_box = open_braces.pop()
-            if is_box and start > found[0] and (content := said[start : mark.start()].strip()):
-                found = (start, content)
-    return found[1]
+        match mark.lastgroup:
+            case "simple":
+                if inside := mark["simple"][:-1].strip():
+                    last, content = mark.start("simple"), inside
+            case "box":
+                boxes.append((mark.end(), depth))
+                depth += 1
+            case "opened":
+                depth += mark.end() - mark.start()
+            case "closed":
+                left = max(depth - (mark.end() - mark.start()), 0)
+                while boxes and boxes[-1][1] >= left:
+                    start, outside = boxes.pop()
+                    end = mark.start() + depth - outside - 1
+                    if start > last and (inside := said[start:end].strip()):
+                        last, content = start, inside
+                depth = left
+    return content
 
 
 def _last_tagged(said: str) -> str:

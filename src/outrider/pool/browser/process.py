@@ -17,7 +17,9 @@ from outrider.pool.browser.line import MAX_MESSAGE_BYTES, Line
 from outrider.pool.processes import Process, named, start_time
 
 START_SECONDS = 30.0
-CLEAN_SECONDS = 3.0
+CLEAN_SECONDS = 5.0
+"""A busy host takes seconds for what is done in a tenth of one otherwise; to start anew takes it longer still."""
+
 GONE_SECONDS = 10.0
 SAID_BYTES = 2000
 
@@ -28,6 +30,7 @@ _FROM_US, _TO_US = 3, 4
 
 _PROFILE = "--user-data-dir="
 _NO_BUS = "disabled:"
+_SOILED = "a holder had reached beyond its own contexts"
 _EMPTY_CLIPBOARD = """document.addEventListener('copy', event => {
     event.preventDefault(); event.clipboardData.setData('text/plain', '') }); document.execCommand('copy');
     document.body.appendChild(document.createElement('textarea')).focus()"""
@@ -73,24 +76,35 @@ class Chromium:
         self.line.default_context = (await self._contexts())["defaultBrowserContextId"]
         await self.line.call("Browser.setDownloadBehavior", behavior="deny")
 
-    async def clean(self) -> bool:
+    async def clean(self) -> str | None:
         """Dispose of all contexts and pages, and of what a page may leave outside of them.
 
-        False: it could not be done, or something that cannot be undone has been done to it.
+        Why it could not be done, or what was done to it that cannot be undone; None if it is clean.
         """
-        if self.line.is_soiled or self.ended.is_set():
-            return False
+        if self.line.is_soiled:
+            return _SOILED
+        if self.ended.is_set():
+            return "it had ended"
         try:
             async with asyncio.timeout(CLEAN_SECONDS):
-                old = (await self._contexts())["browserContextIds"]
-                blank, _ = await asyncio.gather(self._blank_page(), self._dispose(*old))
-                left = await self._empty_clipboard(*blank)
-                await self.line.call("Storage.clearCookies")
-                await self.line.call("Browser.setDownloadBehavior", behavior="deny")
-                contexts = (await self._contexts())["browserContextIds"]
-                return not left and not contexts and not await self.targets() and not self.line.is_soiled
-        except (MachineError, TimeoutError):
-            return False
+                return await self._cleaned()
+        except TimeoutError:
+            return f"it could not be cleaned within {CLEAN_SECONDS:g} s"
+        except MachineError as exc:
+            return str(exc)
+
+    async def _cleaned(self) -> str | None:
+        old = (await self._contexts())["browserContextIds"]
+        blank, _ = await asyncio.gather(self._blank_page(), self._dispose(*old))
+        if await self._empty_clipboard(*blank):
+            return "its clipboard did not become empty"
+        await self.line.call("Storage.clearCookies")
+        await self.line.call("Browser.setDownloadBehavior", behavior="deny")
+        if contexts := (await self._contexts())["browserContextIds"]:
+            return f"{len(contexts)} of its contexts were not disposed of"
+        if targets := await self.targets():
+            return f"{len(targets)} of its pages and workers did not end"
+        return _SOILED if self.line.is_soiled else None
 
     async def evaluate(self, expression: str) -> Any:
         """What a script comes to in an empty page that is made for it."""
@@ -148,9 +162,11 @@ class Chromium:
     async def _empty_clipboard(self, context: str, session: str) -> str:
         """What can be pasted afterwards. The page is gone then.
 
-        A page whose copy is still on its way when it goes has copied nothing. What it pastes is read after that.
+        A page whose copy is still on its way when it goes has copied nothing. What it pastes is read after that. A new
+        page gets the focus some time after it is made, and copies nothing before: it is to act as if it had it.
         """
         try:
+            await self.line.call("Emulation.setFocusEmulationEnabled", session=session, enabled=True)
             await self._run(session, _EMPTY_CLIPBOARD)
             for kind in ("rawKeyDown", "keyUp"):
                 await self.line.call("Input.dispatchKeyEvent", session=session, type=kind, commands=["paste"])

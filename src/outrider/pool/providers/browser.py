@@ -92,18 +92,26 @@ class BrowserMachine:
             await self._start()
             self._let_in()
 
-    async def reset(self) -> None:
+    async def reset(self) -> str | None:
+        """Clean the process there is, or replace it, and return why."""
         async with self._changing:
             if self._is_destroyed:
                 raise MachineError(f"browser {self._machine_id} is destroyed", stage="machine.reset")
             self._relay.cut()
             self.computer.hands = Hands()
             self._n_uses += 1
-            is_worn = self._n_uses >= self._settings.max_uses_per_process
-            self._is_proved = not is_worn and self._pages is not None and await self._pages.chromium.clean()
-            if not self._is_proved:
+            reason = await self._cleaned()
+            self._is_proved = reason is None
+            if reason is not None:
                 await self._start()
             self._let_in()
+            return None if reason is None else f"its process was replaced: {reason}"
+
+    async def _cleaned(self) -> str | None:
+        """Clean the process there is: why that could not be done, or None."""
+        if self._n_uses >= self._settings.max_uses_per_process:
+            return f"it was used {self._n_uses} times"
+        return "there was none" if self._pages is None else await self._pages.chromium.clean()
 
     async def probe(self) -> None:
         """Raise `MachineError` unless it answers, opens a page, and runs a script in it, as a reset has done."""

@@ -152,7 +152,7 @@ async def closes_output():
     os.close(2)
 
 async def prints_much():
-    sys.stdout.write("x" * 200_000_000)
+    sys.stdout.write("x" * 30_000_000)
     sys.stdout.flush()
 
 async def starts_a_daemon():
@@ -303,7 +303,7 @@ def work(url: str, folder: Path, agent: str, n_slots: int) -> "subprocess.Comple
     """Work until all is done, with short limits; fails if a process is left behind. No slots: as tasks."""
     mark = f"HELL={uuid4()}"
     command = [sys.executable, "-m", "outrider", "work", "--until-done", "--agent", agent, "--store", url]
-    command += ["--workers", "2", "--max-block", "2", "--grace", "1"]
+    command += ["--workers", "2", "--max-block", "4", "--grace", "1"]
     command += ["--max-env-num-per-worker", str(n_slots)] if n_slots else ["--max-env-num-per-worker", "4", "--tasks"]
     name, _, value = mark.partition("=")
     try:

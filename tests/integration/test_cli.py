@@ -99,8 +99,8 @@ def test_a_long_error_is_shown_whole_and_elsewhere_by_its_first_line():
     run("enqueue", "--test", "1", "--max-attempts", "2")
     run("work", "--agent", "my_agents:wordy", "--workers", "1", "--max-rollouts", "1")
     (waiting,) = [line for line in run("status").stdout.splitlines() if "waits for attempt 2 of 2" in line]
-    assert waiting.endswith("after agent: ValueError: [bold]first[/bold] line …")
-    (rollout_id,) = [line.split()[1].rstrip(":") for line in [waiting]]
+    rollout_id = waiting.split()[1].rstrip(":")
+    assert waiting.endswith(f"after agent: ValueError: [bold]first[/bold] line… (whole: `outrider show {rollout_id}`)")
     shown = run("show", rollout_id).stdout
     assert "ValueError: [bold]first[/bold] line\n" + "a long word/" * 200 + "\n[/end] of it" in shown
 

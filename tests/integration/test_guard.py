@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from ordinary_user import with_open_ways
 from outrider.core.processes import WORKER_MARK
 from outrider.runner import guard
 
@@ -66,3 +67,24 @@ def test_what_is_left_is_killed_at_once_when_no_worker_is(name: str):
     finally:
         daemon.kill()
         daemon.wait()
+
+
+UNDUMPABLE = """
+import os, subprocess, sys
+from outrider.core.processes import WORKER_MARK
+from outrider.runner import guard
+
+mark = f"{WORKER_MARK}={sys.argv[1]}0."
+waits = "from outrider.core.undumpable import become_undumpable as b; b(); print(flush=True); input()"
+command = [sys.executable, "-B", "-c", waits, guard.PROGRAM, mark]
+worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+worker.stdout.readline()
+print(os.access(f"/proc/{worker.pid}/environ", os.R_OK), guard.marked(mark) == [worker.pid])
+guard.kill_marked(mark)
+print(worker.wait(timeout=20))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_worker_whose_environment_cannot_be_read_is_found_by_its_command_line(name: str):
+    assert with_open_ways(UNDUMPABLE, name).split() == ["False", "True", "-9"]

@@ -16,8 +16,10 @@ sys.argv = ["outrider", "--version"]
 main()
 """,
     "worker process": f"""
+import sys
 import outrider.runner.process as process
-process._read_spec = lambda: exec({ASK!r}) or exit()
+process.WorkerEnd = lambda _: exec({ASK!r}) or exit()
+sys.argv = ["process", "3"]
 process.main()
 """,
     "worker on a cluster": f"""

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from outrider.core import wire
 from outrider.core.attempt import Failure
+from outrider.core.bounds import MAX_COUNT
 from outrider.core.errors import Boundary
 from outrider.core.event import EventKind, RecordedEvent
 from outrider.core.rollout import RETRYABLE, RolloutConfig
@@ -44,7 +45,7 @@ def test_a_json_like_value_comes_back_the_same(value: object):
         RolloutConfig,
         timeout_seconds=st.none() | seconds,
         unresponsive_seconds=seconds,
-        max_attempts=st.integers(1, 2**31),
+        max_attempts=st.integers(1, MAX_COUNT),
         retry_condition=st.frozensets(st.sampled_from(sorted(RETRYABLE))),
     )
 )

@@ -24,10 +24,8 @@ from outrider.env import Environment, Environments, Observation, Step
 from outrider.orchestra.caller import Pacing
 from outrider.orchestra.deadline import Deadline
 from outrider.orchestra.lockstep import Lockstep
-from outrider.orchestra.owned import all_of, stray_cancellation_as
+from outrider.orchestra.owned import all_of
 from outrider.orchestra.rows import Row, rows_of
-
-_STRAY = "the team's program ended by a cancellation that nobody had asked for"
 
 
 class SampleOutcome(Struct, frozen=True, kw_only=True):
@@ -158,7 +156,7 @@ class _Sample:
     async def _attempt(self, kept: EventList, number: int, seconds: float) -> Result:
         ctx = Context(self._claimed(number), kept, self._clock)
         deadline = Deadline(seconds)
-        with boundary(AgentError, "agent"), stray_cancellation_as(AgentError, _STRAY, "agent"):
+        with boundary(AgentError, "agent"):
             episode = self._kit.episodes(ctx)
             try:
                 async with deadline:

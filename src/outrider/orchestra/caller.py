@@ -12,11 +12,10 @@ from msgspec.structs import replace
 from outrider.agent.context import Context
 from outrider.agent.conversation import RecordedPolicy
 from outrider.core.chat import Message, system, user
-from outrider.core.errors import AgentError, PolicyError
+from outrider.core.errors import AgentError
 from outrider.core.turn import CallOutcome, CallRecord
 from outrider.orchestra.agent import Agent
 from outrider.orchestra.context import TeamContext
-from outrider.orchestra.owned import stray_cancellation_as
 from outrider.orchestra.prompt import Piece, Prompt
 from outrider.orchestra.verdict import Verdict, VerdictKind
 
@@ -28,7 +27,6 @@ Source = Callable[[], str]
 
 CHARACTERS_PER_TOKEN = 4
 CONTEXT = Piece("context", is_place=True)
-_STRAY = "the policy gave up the call by a cancellation that nobody had asked for"
 _MAX_REASON = 500
 """Characters of a parser's complaint that are told: it may quote the whole reply."""
 _SEED_BITS = 0x7FFF_FFFF
@@ -148,8 +146,7 @@ class Caller:
         sampling = agent.sampling if planned.seed is None else replace(agent.sampling, seed=planned.seed)
         asked_at = clock.time()
         await self._pacing.enter(sample, planned)
-        with stray_cancellation_as(PolicyError, _STRAY, "policy.complete"):
-            completion, seconds = await policy.ask(planned.messages, sampling=sampling, call=planned.record)
+        completion, seconds = await policy.ask(planned.messages, sampling=sampling, call=planned.record)
         answered_at = clock.time()
         value = _parsed(agent, completion.message.content)
         outcome = CallOutcome(

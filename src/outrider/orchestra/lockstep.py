@@ -20,7 +20,7 @@ from typing import Self
 from outrider.core.errors import AgentError, AttemptError, PolicyError, boundary
 from outrider.orchestra.caller import Pacing, Planned
 from outrider.orchestra.deadline import Deadline
-from outrider.orchestra.owned import ended, stray_cancellation_as
+from outrider.orchestra.owned import ended
 
 Spare = Callable[[str, Planned], Awaitable[None]]
 """Asks the agent of that name for nothing, with the prompt of another."""
@@ -116,7 +116,7 @@ class Lockstep(Pacing):
 
     async def _ask_for_nothing(self, spare: Spare, agent: str, planned: Planned) -> None:
         try:
-            with boundary(PolicyError, "lockstep"), stray_cancellation_as(PolicyError, "it was cancelled", "lockstep"):
+            with boundary(PolicyError, "lockstep"):
                 async with asyncio.timeout(self._spare_seconds):
                     await spare(agent, planned)
         except AttemptError as exc:

@@ -4,11 +4,9 @@ What runs at once is looked at in the same order as what runs one after the othe
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, Self, TypeVar
 
-from outrider.core.errors import AttemptError
 from outrider.core.tasks import uninterrupted
 
 T = TypeVar("T")
@@ -97,15 +95,3 @@ async def ended(tasks: "Sequence[asyncio.Task[Any]]") -> None:
 
 def failed(task: "asyncio.Task[Any]") -> bool:
     return task.cancelled() or task.exception() is not None
-
-
-@contextmanager
-def stray_cancellation_as(error: type[AttemptError], message: str, stage: str) -> Iterator[None]:
-    """Raise `error` for a cancellation that nobody has asked of this task: it is a failure like any other."""
-    try:
-        yield
-    except asyncio.CancelledError as exc:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise error(message, stage=stage) from exc

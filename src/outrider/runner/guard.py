@@ -1,8 +1,11 @@
 """Ends whatever worker processes leave behind, also when their supervisor was killed. Needs the standard library alone.
 
 Every worker process has a mark in its environment, which all that it starts inherits: a new session, a double fork or
-the death of a parent does not hide a process. As a program, `guard.py NAME=VALUE SECONDS` waits until its standard
-input ends, as it does with the supervisor; lets workers drain for so long; then kills all whose mark begins so.
+the death of a parent does not hide a process. The worker itself, and what it forks, is undumpable: nobody but root can
+read its environment, so it has the mark in its command line too.
+
+As a program, `guard.py NAME=VALUE SECONDS` waits until its standard input ends, as it does with the supervisor; lets
+workers drain for so long; then kills all whose mark begins so.
 """
 
 import os
@@ -19,14 +22,14 @@ LOOK_SECONDS = 0.2
 
 
 def marked(mark: str) -> list[int]:
-    """The processes with an environment variable that begins so, this one left out; none where there is no /proc."""
+    """The processes with a variable or an argument that begins so, this one left out; none where there is no /proc."""
     needle = b"\0" + mark.encode()
     try:
         names = os.listdir("/proc")  # noqa: PTH208 these are no paths
     except OSError:
         return []
-    found = [int(name) for name in names if name.isdecimal() and needle in b"\0" + _read(name, "environ")]
-    return [pid for pid in found if pid != os.getpid()]
+    pids = [name for name in names if name.isdecimal() and int(name) != os.getpid()]
+    return [int(pid) for pid in pids if any(needle in b"\0" + _read(pid, file) for file in ("environ", "cmdline"))]
 
 
 def kill_marked(mark: str) -> None:

@@ -1,4 +1,4 @@
-"""The program of a worker process: `python -m outrider.runner.process DESCRIPTOR`, started and told by a supervisor.
+"""The program of a worker process, started by a supervisor: `python -m outrider.runner.process DESCRIPTOR MARK`.
 
 Invariants:
 - Nothing that an agent raises, in whatever task, ends the event loop; nothing it leaves behind keeps the process alive.

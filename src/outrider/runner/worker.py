@@ -23,7 +23,7 @@ from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import AttemptError, InvalidInput, OutriderError, StoreDamaged, described
 from outrider.core.ids import new_id
 from outrider.core.lines import LineSplitter
-from outrider.core.processes import WORKER_MARK, unmarked_environment
+from outrider.core.processes import WORKER_MARK, plain_variables
 from outrider.core.rollout import AttemptedRollout
 from outrider.core.tasks import uninterrupted
 from outrider.runner import guard as guarding
@@ -240,7 +240,7 @@ class Guard:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=unmarked_environment(),
+                env=plain_variables(),
                 cwd="/",
                 start_new_session=True,
             )
@@ -303,7 +303,7 @@ class ProcessWorker:
             with its:
                 transport, output = await loop.subprocess_exec(
                     lambda: _Output(on_line),
-                    *(sys.executable, "-m", guarding.PROGRAM, str(its.fileno())),
+                    *(sys.executable, "-m", guarding.PROGRAM, str(its.fileno()), f"{WORKER_MARK}={mark}"),
                     stdin=subprocess.DEVNULL,
                     pass_fds=(its.fileno(),),
                     env={**os.environ, WORKER_MARK: mark},

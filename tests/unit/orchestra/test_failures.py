@@ -1,6 +1,7 @@
 """What becomes of a sample, its siblings and its calls when a call, a program or a parser fails."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -257,21 +258,21 @@ def test_a_failed_branch_cuts_off_those_behind_it_and_keeps_what_was_said_before
     assert (wasted["a"], wasted["c"] > 5) == (0, parallel)
 
 
-class Abort(BaseException):
-    """No failure of a sample: somebody wants the whole run to end."""
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_program_that_exits_is_a_failure_of_its_sample(lockstep: bool):
+    async def play(team: Team) -> str:
+        if team.task.question == "bad":
+            sys.exit(2)
+        return (await team.call("a")).text
+
+    result, _ = played(play, speaking({"a": 1.0}), tasks=("x", "bad", "y"), batch_synchronous=lockstep)
+    assert [str(outcome.failure and outcome.failure.message) for outcome in result.outcomes] == [
+        *("None", "SystemExit: 2", "None"),
+    ]
 
 
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_what_ends_the_run_ends_it_for_all_samples_and_is_raised_as_it_is(lockstep: bool):
-    async def play(team: Team) -> str:
-        if team.task.question == "bad":
-            raise Abort
-        return (await team.call("a")).text
-
-    speaker = speaking({"a": 1e5})
-    with pytest.raises(Abort):
-        played(play, speaker, tasks=("x", "bad", "y"), batch_synchronous=lockstep)
-
     def no_key(prompt: str, _: int) -> str:
         raise PolicyUnusable("the key is wrong")
 

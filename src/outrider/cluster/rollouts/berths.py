@@ -67,7 +67,7 @@ class Berths:
         self._lost_at: dict[str, float] = {}
 
     def now(self) -> float:
-        return self._clock.time()
+        return self._clock.monotonic()
 
     def ranked(self, nodes: Sequence[NodeInfo], n_cpus: float, *, as_of: float) -> list[NodeInfo]:
         """The nodes that had so many CPUs free at that time and still have, those with the fewest of ours first."""

@@ -24,10 +24,18 @@ from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import rows
 from outrider.store.bell import Topic
+from outrider.store.jumps import JUMP_SECONDS, HostClock, tell
 from outrider.store.memory.lane import Lane
 from outrider.store.memory.row import Row
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.rows import ATTEMPT_STATUS, ROLLOUT_STATUS, WORKER_SEEN_EVERY, Outcome, landing
+from outrider.store.rows import (
+    ATTEMPT_STATUS,
+    ROLLOUT_STATUS,
+    WORKER_SEEN_EVERY,
+    WORKER_SILENT_SECONDS,
+    Outcome,
+    landing,
+)
 from outrider.store.steps import (
     Claim,
     EventQuery,
@@ -49,6 +57,7 @@ class MemorySteps:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._host_clock = HostClock(clock)
         self._rows: list[Row] = []
         self._by_id: dict[str, Row] = {}
         self._lanes: defaultdict[str, Lane] = defaultdict(Lane)
@@ -61,6 +70,27 @@ class MemorySteps:
         self._workers: dict[str, tuple[str, float, float]] = {}
         self._resources: list[tuple[int, bytes, float]] = []
         self.topics: set[Topic] = set()
+
+    def follow_clock(self) -> None:
+        """To be called before every step: move the times of live attempts along with a wall clock that has jumped."""
+        if not self._host_clock.has_jumped:
+            return
+        before, offset = self._host_clock.offset, self._host_clock.measure()
+        self._host_clock.follow(offset)
+        jump = offset - before
+        if not abs(jump) > JUMP_SECONDS:
+            return
+        tell("the wall clock", jump)
+        for row in self._live.values():
+            assert row.started_at is not None and row.heartbeat_at is not None and row.expires_at is not None
+            row.started_at, row.heartbeat_at = row.started_at + jump, row.heartbeat_at + jump
+            row.expires_at += jump
+        self._expiries = [(row.expires_at or 0.0, row.seq, row.attempt_id or "") for row in self._live.values()]
+        heapq.heapify(self._expiries)
+        silent_before = self._clock.time() - max(jump, 0.0) - WORKER_SILENT_SECONDS
+        for name, first_seen_at, last_seen_at in tuple(self._workers.values()):
+            if last_seen_at > silent_before:
+                self._workers[name] = name, first_seen_at, last_seen_at + jump
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
         now = self._clock.time()
@@ -151,14 +181,14 @@ class MemorySteps:
         return tuple(row.new.rollout_id for row in open_ones)
 
     def expire(self) -> float | None:
-        """Take away the leases that are due; when the next one is."""
+        """Take away the leases that are due; when the next one is, in monotonic time."""
         now = self._clock.time()
         while (due := self._next_expiry()) is not None and due <= now:
             current = (row := self._rows[self._expiries[0][1]]).current
             signal, failure = Lease(config_of(current.config), current.started_at).verdict(current.worker_id, now)
             self._end(row, signal, Outcome(current.worker_id, failure=failure), now)
             self.topics.add(Topic.REVOKED)
-        return due
+        return None if due is None else self._host_clock.monotonic_of(due)
 
     def finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
         found = self._feed[cursor : cursor + limit]

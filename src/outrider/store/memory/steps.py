@@ -90,7 +90,8 @@ class MemorySteps:
         silent_before = self._clock.time() - max(jump, 0.0) - WORKER_SILENT_SECONDS
         for name, first_seen_at, last_seen_at in tuple(self._workers.values()):
             if last_seen_at > silent_before:
-                self._workers[name] = name, first_seen_at, last_seen_at + jump
+                last_seen_at += jump
+                self._workers[name] = name, min(first_seen_at, last_seen_at), last_seen_at
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
         now = self._clock.time()

@@ -29,7 +29,7 @@ WHERE expires_at > 0
 
 -- name: move_workers
 -- So do the times at which workers were last heard of, but for those that have been silent for long.
-UPDATE workers SET last_seen_at = last_seen_at + $1
+UPDATE workers SET last_seen_at = last_seen_at + $1, first_seen_at = least(first_seen_at, last_seen_at + $1)
 WHERE last_seen_at > $4 AND NOT last_seen_at BETWEEN $2 AND $3
 
 -- name: shorten_leases

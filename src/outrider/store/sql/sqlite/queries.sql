@@ -126,7 +126,8 @@ WHERE expires_at IS NOT NULL
 
 -- name: move_workers
 -- So do the times at which workers were last heard of, but for those that have been silent for long.
-UPDATE workers SET last_seen_at = last_seen_at + ?1 WHERE last_seen_at > ?2
+UPDATE workers SET last_seen_at = last_seen_at + ?1, first_seen_at = min(first_seen_at, last_seen_at + ?1)
+WHERE last_seen_at > ?2
 
 -- name: renew
 -- A heartbeat.

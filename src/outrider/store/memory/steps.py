@@ -82,16 +82,13 @@ class MemorySteps:
             return
         tell("the wall clock", jump)
         for row in self._live.values():
-            assert row.started_at is not None and row.heartbeat_at is not None and row.expires_at is not None
-            row.started_at, row.heartbeat_at = row.started_at + jump, row.heartbeat_at + jump
-            row.expires_at += jump
+            row.move_times(jump)
         self._expiries = [(row.expires_at or 0.0, row.seq, row.attempt_id or "") for row in self._live.values()]
         heapq.heapify(self._expiries)
         silent_before = self._clock.time() - max(jump, 0.0) - WORKER_SILENT_SECONDS
         for name, first_seen_at, last_seen_at in tuple(self._workers.values()):
             if last_seen_at > silent_before:
-                last_seen_at += jump
-                self._workers[name] = name, min(first_seen_at, last_seen_at), last_seen_at
+                self._workers[name] = name, min(first_seen_at, last_seen_at + jump), last_seen_at + jump
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
         now = self._clock.time()

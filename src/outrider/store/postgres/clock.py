@@ -1,8 +1,8 @@
 """The time of the database, by which machines whose clocks differ agree on when a lease ends.
 
 Invariants:
-- Leases are compared and renewed by the server's own clock, in the statement that does it. The wall clock of a client is
-  never looked at.
+- Leases are granted and renewed by the server's own clock, in the statement that does it. The wall clock of a client
+  is never looked at.
 - Timestamps that decide nothing are the server's time as a client knows it from its last look.
 - Every look compares the server's clock with the monotonic clock here. Leases are taken away only by a time that was
   looked at and found to be no jump; a jump moves the times of all live attempts along, once for all clients.
@@ -87,7 +87,7 @@ class DatabaseClock:
         await link.execute(SQL["shorten_leases"], self.given, JUMP_SECONDS)
 
     def jump_before(self, look: Look) -> Jump | None:
-        """The jump that must be dealt with before this look may be gone by; without one, the next is compared with it."""
+        """The jump that must be followed before this look may be gone by; without one, the next is compared with it."""
         last = self._last or look
         passed = look.there - look.jumped - (last.there - last.jumped)
         least, most = look.before - last.after, look.after - last.before

@@ -122,7 +122,7 @@ class SqliteSteps:
         self._workers_seen.clear()
 
     def _shorten_leases(self) -> None:
-        """After a reboot there is only wall time to go by, which may have been set: no lease is longer than its term."""
+        """After a reboot only wall time is left, which may have been set: no lease is longer than its term."""
         now = self._now
         for row in self._db.execute(SQL["live"]).fetchall():
             current = Current(*row)

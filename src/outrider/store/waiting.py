@@ -32,7 +32,7 @@ class Waiting(Engine):
     async def _watch(
         self, topic: Topic, look: Callable[[], Awaitable[tuple[R, ...]]], deadline: float, *, net_seconds: float
     ) -> tuple[R, ...]:
-        """Look, and look again after every ring, until something is found or monotonic time has reached the deadline."""
+        """Look, and look again after every ring, until something is found or `deadline` (monotonic) has passed."""
         with self._bell.listening(topic) as listener:
             while not (found := await look()) and (remaining := deadline - self._clock.monotonic()) > 0:
                 await listener.wait(min(remaining, net_seconds))

@@ -80,7 +80,7 @@ class Berths:
             return node.free_cpus - sum(berth.n_cpus for berth in since) >= n_cpus
 
         def doubt(node: NodeInfo) -> float:
-            ago = now - self._lost_at.get(node.name, 0.0)
+            ago = now - self._lost_at.get(node.name, -math.inf)
             if node.name in sure:
                 return 1.0 if ago < SETTLE_SECONDS else 0.0
             return max(0.0, 1.0 + DOUBT_SECONDS - ago) if ago < DOUBT_SECONDS else 0.0

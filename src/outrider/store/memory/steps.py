@@ -71,25 +71,6 @@ class MemorySteps:
         self._resources: list[tuple[int, bytes, float]] = []
         self.topics: set[Topic] = set()
 
-    def follow_clock(self) -> None:
-        """To be called before every step: move the times of live attempts along with a wall clock that has jumped."""
-        if not self._host_clock.has_jumped:
-            return
-        before, offset = self._host_clock.offset, self._host_clock.measure()
-        self._host_clock.follow(offset)
-        jump = offset - before
-        if not abs(jump) > JUMP_SECONDS:
-            return
-        tell("the wall clock", jump)
-        for row in self._live.values():
-            row.move_times(jump)
-        self._expiries = [(row.expires_at or 0.0, row.seq, row.attempt_id or "") for row in self._live.values()]
-        heapq.heapify(self._expiries)
-        silent_before = self._clock.time() - max(jump, 0.0) - WORKER_SILENT_SECONDS
-        for name, first_seen_at, last_seen_at in tuple(self._workers.values()):
-            if last_seen_at > silent_before:
-                self._workers[name] = name, min(first_seen_at, last_seen_at + jump), last_seen_at + jump
-
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
         now = self._clock.time()
         known = {one.rollout_id: self._repetition(one) for one in new if one.rollout_id in self._by_id}
@@ -100,6 +81,7 @@ class MemorySteps:
 
     def start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
         """Enqueue and claim; repeated with the same id it returns the attempt that the first call began."""
+        self._follow_clock()
         row = self._by_id.get(new.rollout_id)
         if row is not None and self._repetition(new) and (row.expires_at is None or row.worker_id != worker_id):
             raise RolloutConflict(new.rollout_id)
@@ -110,6 +92,7 @@ class MemorySteps:
         return rows.attempted_of(row.columns, rows.live_attempt(row.current))
 
     def claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
+        self._follow_clock()
         self._see_worker(claim.worker_id)
         if claim.request_id is not None and (held := self._by_request.get(claim.request_id)):
             return tuple(rows.attempted_of(row.columns, rows.live_attempt(row.current)) for row in held.values())
@@ -149,6 +132,7 @@ class MemorySteps:
         return self._insert_events(row, report)
 
     def renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
+        self._follow_clock()
         now = self._clock.time()
         self._see_worker(worker_id, always=True)
         held = {row.attempt_id: row for row in self._held(worker_id)}
@@ -180,6 +164,7 @@ class MemorySteps:
 
     def expire(self) -> float | None:
         """Take away the leases that are due; when the next one is, in monotonic time."""
+        self._follow_clock()
         now = self._clock.time()
         while (due := self._next_expiry()) is not None and due <= now:
             current = (row := self._rows[self._expiries[0][1]]).current
@@ -225,6 +210,7 @@ class MemorySteps:
         return Page(items=items, total=len(found), limit=query.limit, offset=query.offset)
 
     def workers(self) -> tuple[Worker, ...]:
+        self._follow_clock()
         now = self._clock.time()
         held = defaultdict(list)
         for row in self._live.values():
@@ -251,6 +237,25 @@ class MemorySteps:
             oldest_queued_at=None if oldest is None else utc(oldest),
             next_expiry_at=None if due is None else utc(due),
         )
+
+    def _follow_clock(self) -> None:
+        """Before a step that goes by them, move the times of live attempts along with a wall clock that has jumped."""
+        if not self._host_clock.has_jumped:
+            return
+        before, offset = self._host_clock.offset, self._host_clock.measure()
+        self._host_clock.follow(offset)
+        jump = offset - before
+        if not abs(jump) > JUMP_SECONDS:
+            return
+        tell("the wall clock", jump)
+        for row in self._live.values():
+            row.move_times(jump)
+        self._expiries = [(row.expires_at or 0.0, row.seq, row.attempt_id or "") for row in self._live.values()]
+        heapq.heapify(self._expiries)
+        silent_before = self._clock.time() - max(jump, 0.0) - WORKER_SILENT_SECONDS
+        for name, first_seen_at, last_seen_at in tuple(self._workers.values()):
+            if last_seen_at > silent_before:
+                self._workers[name] = name, min(first_seen_at, last_seen_at + jump), last_seen_at + jump
 
     def _row(self, rollout_id: str) -> Row:
         row = self._by_id.get(rollout_id)

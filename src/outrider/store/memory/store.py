@@ -42,7 +42,6 @@ class MemoryStore(LeasedStore):
     def _do(self, operation: Callable[[MemoryMachines], R]) -> R:
         self._usable.check()
         steps = self._steps
-        steps.follow_clock()
         result = operation(steps)
         for topic in sorted(steps.topics):
             self._bell.ring_here(topic)

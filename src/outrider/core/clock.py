@@ -44,13 +44,15 @@ class SystemClock:
 
 
 class SteadyClock:
-    """A clock whose wall time never jumps: what it was when this was made, plus the monotonic time since."""
+    """A clock whose wall time never jumps: what it was when first asked for, plus the monotonic time since."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._offset = wall_offset(clock)
+        self._offset: float | None = None
 
     def time(self) -> float:
+        if self._offset is None:
+            self._offset = wall_offset(self._clock)
         return self._offset + self._clock.monotonic()
 
     def monotonic(self) -> float:

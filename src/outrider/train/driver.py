@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from outrider.core.account import AttemptAccount, Fate
-from outrider.core.clock import Clock, sleep, utc, wait
+from outrider.core.clock import Clock, sleep, wait
 from outrider.core.errors import InvalidInput, OutriderError
 from outrider.core.ledger import Ask, GroupEntry, GroupMove, GroupState, Ledger, LedgerWrite
 from outrider.core.rollout import Rollout
@@ -348,12 +348,15 @@ class Driver:
     async def _watch(self) -> None:
         """Now and then: who shows no progress, and who has left an account late."""
         hedge_seconds = math.inf if self._config.hedge_seconds is None else self._config.hedge_seconds
+        # By when each was first seen, not by its timestamp: that is of another machine, whose clock may differ or jump.
+        first_seen: dict[Standing, float] = {}
         while True:
             await sleep(self._clock, min(WATCH_SECONDS, hedge_seconds / 6))
             await self.look()
-            now = utc(self._clock.time())
-            for standing in self.standings:
-                if standing.phase in HEDGED and standing.seconds(now) >= hedge_seconds:
+            now = self._clock.monotonic()
+            first_seen = {standing: first_seen.get(standing, now) for standing in self.standings}
+            for standing, since in first_seen.items():
+                if standing.phase in HEDGED and now - since >= hedge_seconds:
                     await self._hedge(standing)
             await self.do(self.settle_accounts)
 

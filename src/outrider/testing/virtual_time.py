@@ -47,6 +47,10 @@ class LoopClock:
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
 
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward, or backward if negative, while no time passes."""
+        self._start += seconds
+
     def call_later(self, delay_seconds: float, callback: Callable[[], object]) -> TimerHandle:
         return asyncio.get_running_loop().call_later(delay_seconds, callback)
 

@@ -50,6 +50,9 @@ class HastyClock:
     def time(self) -> float:
         return self._now
 
+    def monotonic(self) -> float:
+        return self._now
+
     def call_later(self, delay_seconds: float, callback: Callable[[], object]) -> asyncio.Handle:
         self._now += delay_seconds
         return asyncio.get_running_loop().call_soon(callback)

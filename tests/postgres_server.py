@@ -39,8 +39,10 @@ _SETTINGS = {
 class PostgresServer:
     """A running server. `url` opens its default database; `new_url` a schema of its own in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **variables: str) -> None:
+        """`variables` are added to the environment of its programs."""
         self.folder = folder
+        self._variables = variables
         self.data = folder / "data"
         self._programs = _programs()
         self._user = _unprivileged_user() if os.geteuid() == 0 else None
@@ -102,7 +104,7 @@ class PostgresServer:
                 check=False,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={"PGDATA": str(self.data), "PATH": os.environ["PATH"], "LC_ALL": "C"},
+                env={"PGDATA": str(self.data), "PATH": os.environ["PATH"], "LC_ALL": "C", **self._variables},
                 cwd=self.folder,
                 user=self._user,
                 timeout=60,

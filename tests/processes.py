@@ -35,10 +35,15 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @contextmanager
-def program(source: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def program(source: str, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """A program that speaks with its test in lines; killed at the end of the block."""
     process = subprocess.Popen(
-        [sys.executable, "-c", source, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        [sys.executable, "-c", source, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        env={**os.environ, **variables},
     )
     with process:
         try:

@@ -5,9 +5,9 @@ from typing import Any
 
 from outrider.core.clock import utc
 from outrider.core.event import Event, EventKind
-from outrider.core.rollout import AttemptedRollout, Rollout
+from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig
 from outrider.store import Store
-from outrider.testing import eventually
+from outrider.testing import FakeClock, eventually
 
 AT = utc(1_750_000_000.0)
 
@@ -45,6 +45,18 @@ async def until(store: Store, rollout_id: str, holds: Callable[[Rollout], bool])
 
     await eventually(condition)
     return await the(store, rollout_id)
+
+
+def lease(seconds: float, timeout: float | None = None) -> RolloutConfig:
+    return RolloutConfig(unresponsive_seconds=seconds, timeout_seconds=timeout)
+
+
+async def swept(store: Store, clock: FakeClock, seconds: float) -> None:
+    """Move time, and make sure that the store has looked for expired leases since: a lease due just now is gone."""
+    probe = await store.start_rollout("probe", worker_id="probe", config=lease(seconds))
+    await clock.advance(seconds)
+    await until(store, probe.rollout_id, lambda rollout: not rollout.status.is_live)
+    await store.cancel_rollouts([probe.rollout_id])
 
 
 async def everything(store: Store) -> object:

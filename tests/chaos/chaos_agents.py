@@ -1,8 +1,9 @@
-"""The agent of the chaos tests: leaves a line in a file for every time it ran to its end."""
+"""The agents of the chaos tests: one leaves a line in a file for every time it ran to its end, one waits for a file."""
 
 import asyncio
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 from outrider import Context
@@ -17,4 +18,11 @@ async def trace(task: Any, ctx: Context) -> float:
         os.write(descriptor, line)
     finally:
         os.close(descriptor)
+    return 1.0
+
+
+async def wait_for_file(task: Any, ctx: Context) -> float:
+    file = Path(task["file"])
+    while not file.exists():
+        await asyncio.sleep(0.02)
     return 1.0

@@ -10,19 +10,7 @@ from outrider.core.rollout import AttemptedRollout, RolloutConfig
 from outrider.core.status import AttemptStatus, RolloutStatus
 from outrider.store import Revoked, Store
 from outrider.testing import FakeClock
-from store_moves import claim, enqueue_and_claim, everything, finish, log, the, until
-
-
-def lease(seconds: float, timeout: float | None = None) -> RolloutConfig:
-    return RolloutConfig(unresponsive_seconds=seconds, timeout_seconds=timeout)
-
-
-async def swept(store: Store, clock: FakeClock, seconds: float) -> None:
-    """Move time, and make sure that the store has looked for expired leases since: a lease due just now is gone."""
-    probe = await store.start_rollout("probe", worker_id="probe", config=lease(seconds))
-    await clock.advance(seconds)
-    await until(store, probe.rollout_id, lambda rollout: not rollout.status.is_live)
-    await store.cancel_rollouts([probe.rollout_id])
+from store_moves import claim, enqueue_and_claim, everything, finish, lease, log, swept, the, until
 
 
 async def end_of(store: Store, claimed: AttemptedRollout) -> tuple[AttemptStatus, Boundary, str]:

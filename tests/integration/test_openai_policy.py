@@ -56,6 +56,9 @@ class QuickClock:
     def time(self):
         return self._began + (self._clock.time() - self._began) * self._speed
 
+    def monotonic(self):
+        return self._clock.monotonic() * self._speed
+
     def call_later(self, delay_seconds, callback):
         return self._clock.call_later(delay_seconds / self._speed, callback)
 

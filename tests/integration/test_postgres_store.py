@@ -12,6 +12,7 @@ from leaks import no_leaks
 from outrider.core.errors import RolloutConflict
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import RolloutConfig, RolloutRequest
+from outrider.core.status import AttemptStatus
 from outrider.store import Store, open_store
 from outrider.store.postgres.batcher import Batcher
 from outrider.store.postgres.claims import SPARE_CANDIDATES
@@ -169,6 +170,33 @@ async def test_a_lease_that_ends_while_its_row_is_locked_is_taken_away_as_soon_a
             assert ended.status == "failed"
         finally:
             await other.close()
+
+
+async def test_a_client_that_stood_still_leaves_the_leases_of_others_as_they_are(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+):
+    awake, asleep = FakeClock(), FakeClock()
+    async with open_store(postgres_url, clock=awake) as store, open_store(postgres_url, clock=asleep):
+        await store.enqueue_rollout("x", config=RolloutConfig(unresponsive_seconds=30))
+        claimed = await store.dequeue_rollout(worker_id="w")
+        assert claimed is not None
+        for _ in range(10):
+            await awake.advance(10)
+            assert await store.heartbeat("w", [claimed.attempt.attempt_id]) == ()
+        await awake.advance(5)
+        before = await store.get_latest_attempt(claimed.rollout_id)
+        asleep.jump(104)  # the server's time has passed, its own has not: as if the server's clock had jumped
+
+        async def is_taken() -> bool:
+            await asleep.advance(1)
+            return (await store.query_rollouts(status="requeuing")).total == 1
+
+        await eventually(is_taken)
+        after = await store.get_latest_attempt(claimed.rollout_id)
+        assert before is not None
+        assert after is not None
+        assert (after.status, after.started_at) == (AttemptStatus.UNRESPONSIVE, before.started_at)
+    assert "jumped" not in caplog.text
 
 
 async def test_a_waiting_claim_hears_of_a_rollout_from_another_process(

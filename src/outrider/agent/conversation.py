@@ -230,10 +230,10 @@ class RecordedEnvironment(Environment):
     async def open(self, seed: int | None) -> Observation:
         """Reset it, for the episode."""
         clock = self._clock
-        began = clock.time()
+        began = clock.monotonic()
         with _attributed(EnvError, "env.reset"):
             opening = _messages(await self._inner.reset(seed))
-            return self._conversation.step(RESET, Step(opening), clock.time() - began)
+            return self._conversation.step(RESET, Step(opening), clock.monotonic() - began)
 
     async def reset(self, seed: int | None = None) -> Observation:  # noqa: ARG002 it has been reset
         raise AgentError("the environment was reset before the agent began; see ctx.opening", stage="agent")

@@ -39,11 +39,11 @@ class Stopwatch:
         seconds = min(self._limits.turn_seconds, left)
         if seconds <= 0:
             raise self._exceeded(stage, left)
-        began = self._clock.time()
+        began = self._clock.monotonic()
         try:
             answer = await (call() if seconds == math.inf else self._bounded(stage, call, seconds, left))
         finally:
-            took = self._clock.time() - began
+            took = self._clock.monotonic() - began
             self._spent_seconds += took
         return answer, took
 

@@ -96,7 +96,7 @@ class Job:
         self._n_trained = 0
 
     async def run(self, tasks: Mapping[str, Sequence[Task]], timeline: Path | None) -> Outcome:
-        began_at = self._clock.time()
+        began_at = self._clock.monotonic()
         settings, name = self._settings, self._folder.name
         async with opened(self._folder.store_url(settings), create=True) as store:
             await take_leases_of_the_dead(store)
@@ -106,7 +106,7 @@ class Job:
                 stopped_by = await self._work(store, tasks)
             if timeline is not None:
                 await self._write_timeline(store, timeline)
-            return await self._outcome(store, stopped_by, self._clock.time() - began_at, timeline)
+            return await self._outcome(store, stopped_by, self._clock.monotonic() - began_at, timeline)
 
     async def _work(self, store: Store, tasks: Mapping[str, Sequence[Task]]) -> str | None:
         """Train until all steps are done, or something stops it; what."""

@@ -63,9 +63,10 @@ class StandInTrainer:
             yield step
 
     async def _step(self) -> Step:
-        asked_at = self._clock.time()
+        asked_at = self._clock.monotonic()
         batch = await self._scheduler.get_batch()
-        delivered_at = self._clock.time()
+        wait_seconds = self._clock.monotonic() - asked_at
+        delivered_at = utc(self._clock.time())
         lessons = await asyncio.to_thread(_lessons, batch)
         await sleep(self._clock, self._settings.train_seconds)
         published = await self._publish()
@@ -77,10 +78,10 @@ class StandInTrainer:
             groups=batch.group_ids,
             n_trajectories=len(batch),
             n_samples=len(batch.batch.samples),
-            wait_seconds=delivered_at - asked_at,
+            wait_seconds=wait_seconds,
             tokens=batch.tokens,
             metrics=batch.metrics,
-            delivered_at=utc(delivered_at),
+            delivered_at=delivered_at,
             published_at=utc(self._clock.time()),
             **lessons,
         )

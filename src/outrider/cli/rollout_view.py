@@ -80,7 +80,7 @@ class PlainRolloutView:
     def update(self, now: Moment) -> None:
         if now.n_done != self._n_done:
             self._n_done, self._told_at = now.n_done, now.at
-        elif now.at - self._told_at >= QUIET_SECONDS:
+        elif abs(now.at - self._told_at) >= QUIET_SECONDS:  # the wall clock may go back
             self._told_at = now.at
             self.line(waiting_text(now))
 

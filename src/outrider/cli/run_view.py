@@ -120,7 +120,7 @@ class PlainRunView:
         rates = self._pace.add(now)
         if self._said_at is None:
             self._said_at = now.at
-        if now.at - self._said_at >= PLAIN_SECONDS:
+        if abs(now.at - self._said_at) >= PLAIN_SECONDS:  # the wall clock may go back
             self._said_at = now.at
             self.line(f"{now.n_ended}/{now.n_total} {progress_text(now)}; {rates_text(rates, now)}")
 

@@ -82,4 +82,4 @@ async def follow(store: Store, tally: Tally, *, on_change: Callable[[Statistics]
 
 
 def new_tally(clock: Clock, statistics: Statistics) -> Tally:
-    return Tally(began_at=clock.time(), cursor=statistics.cursor)
+    return Tally(began_at=clock.monotonic(), cursor=statistics.cursor)

@@ -200,7 +200,7 @@ async def _work(order: Order, cluster: "Cluster | None") -> tuple[dict[str, obje
             await supervise(supervisor, _follow(store, tally, view, forever=not order.until_done), view.line)
             for rollout in (await store.finished_after(tally.cursor, limit=1_000_000)).items:
                 tally.add(rollout)
-        summary = tally.summary(clock.time())
+        summary = tally.summary(clock.monotonic())
         statistics = await store.statistics()
         view.summary(summary, statistics)
         if supervisor.stopped_by is not None:

@@ -19,7 +19,7 @@ class Purse:
         _refuse_nonsense(budget)
         self._budget = budget
         self._clock = clock
-        self._began_at = clock.time()
+        self._began_at = clock.monotonic()
         self._n_prompt_tokens = 0
         self._n_completion_tokens = 0
 
@@ -35,7 +35,7 @@ class Purse:
 
     @property
     def seconds(self) -> float:
-        return self._clock.time() - self._began_at
+        return self._clock.monotonic() - self._began_at
 
     def charge(self, usage: Usage) -> None:
         self._n_prompt_tokens += usage.prompt_tokens

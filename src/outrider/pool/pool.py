@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Self
 
-from outrider.core.clock import Clock, SystemClock
+from outrider.core.clock import Clock, SteadyClock, SystemClock
 from outrider.core.errors import InvalidInput, MachineError, boundary
 from outrider.core.ids import new_id
 from outrider.core.machine import MachineRecord, MachineState
@@ -62,7 +62,7 @@ class MachinePool:
         self._provider = provider
         self._config = config
         self._journal = journal or NoJournal()
-        self._clock = clock or SystemClock()
+        self._clock = SteadyClock(clock or SystemClock())  # what is held and rests must not end by a jump
         self._fleet = Fleet(
             config, pool=self.name, provider=provider.name, new_machine_id=new_machine_id or _new_machine_id
         )

@@ -271,14 +271,14 @@ class AttemptRun:
         if not self._has_account:
             return
         attempt = self.claimed.attempt
-        began = self._clock.time()
+        began = self._clock.monotonic()
         self.is_held = True
         try:
             version = await self._admission.gate.enter(attempt.rollout_id, attempt.attempt_id)
             await self._admission.publications.reached(version)
         finally:
             self.is_held = False
-            self._held_seconds = self._clock.time() - began
+            self._held_seconds = self._clock.monotonic() - began
 
     async def _staged(self, stage: Stage, work: Awaitable[R]) -> R:
         self.stage = stage

@@ -104,7 +104,7 @@ class Publications:
 
     async def _until(self, holds: Callable[[], bool], seconds: float = math.inf) -> bool:
         """Wait until it holds, or so many seconds: whether it does. Those who wait are woken in their order."""
-        deadline = self._clock.time() + seconds
+        deadline = self._clock.monotonic() + seconds
         number = next(self._numbers)
         while not (self._has_looked and holds()):
             news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -112,7 +112,7 @@ class Publications:
             try:
                 if math.isinf(deadline):
                     await news
-                elif not await wait(self._clock, news, deadline - self._clock.time()):
+                elif not await wait(self._clock, news, deadline - self._clock.monotonic()):
                     return False
             finally:
                 del self._waiters[number]

@@ -247,7 +247,7 @@ class Runner:
         )
         lease = claimed.config.unresponsive_seconds
         task = asyncio.create_task(attempt.run(), name=f"attempt {claimed.attempt.attempt_id}")
-        valid_until = claimed.attempt.started_at.timestamp() + lease
+        valid_until = self._clock.monotonic() + lease
         running = _Running(attempt, task, valid_until, asyncio.get_running_loop().create_future())
         self._running[claimed.attempt.attempt_id] = running
         if self._grace_is_over:
@@ -302,8 +302,8 @@ class Runner:
 
     async def _hand_back_when_stopped(self) -> None:
         await self._stopping.wait()
-        until = self._clock.time() + self._config.grace_seconds
-        while (left := until - self._clock.time()) > 0:
+        until = self._clock.monotonic() + self._config.grace_seconds
+        while (left := until - self._clock.monotonic()) > 0:
             for running in self._running.values():
                 if running.attempt.is_held:
                     running.stop(lost=False)
@@ -331,7 +331,7 @@ class Runner:
     async def _keep_leases(self) -> None:
         """Renew all leases in one call, which also watches for those that are lost."""
         while True:
-            began = self._clock.time()
+            began = self._clock.monotonic()
             self._beat = asyncio.ensure_future(self._heartbeat())
             try:
                 await asyncio.wait([self._beat])
@@ -369,7 +369,7 @@ class Runner:
                 running.stop(lost=True)
 
     def _lose_expired(self) -> None:
-        now = self._clock.time()
+        now = self._clock.monotonic()
         expired = {name: running for name, running in self._running.items() if running.valid_until <= now}
         for running in expired.values():
             running.cut_off = True

@@ -204,11 +204,11 @@ class Supervisor:
         quick_deaths = 0
         try:
             while index not in self._leaving and not self._draining.is_set():
-                began = self._clock.time()
+                began = self._clock.monotonic()
                 n_revoked = await self._live(index)
                 if n_revoked is None:
                     return
-                is_quick = n_revoked == 0 and self._clock.time() - began <= HEALTHY_SECONDS
+                is_quick = n_revoked == 0 and self._clock.monotonic() - began <= HEALTHY_SECONDS
                 quick_deaths = quick_deaths + 1 if is_quick else 0
                 if quick_deaths == MAX_QUICK_DEATHS:
                     raise WorkersFailed(

@@ -63,7 +63,7 @@ class Engine(ABC):
 
     @abstractmethod
     async def _expire(self) -> float | None:
-        """Take away the leases that are due; when the next one is, if there is one."""
+        """Take away the leases that are due; when the next one is, if there is one, in monotonic time."""
 
     @abstractmethod
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]: ...

@@ -226,7 +226,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         if wait <= 0:
             return await renew()
         # A ring that was lost with its process is made up for by the next heartbeat, so this needs no net.
-        return await self._watch(Topic.REVOKED, renew, self._clock.time() + wait, net_seconds=math.inf)
+        return await self._watch(Topic.REVOKED, renew, self._clock.monotonic() + wait, net_seconds=math.inf)
 
     async def revoke_leases(self, worker_id: str | int, *, reason: str, how: Revoked = Revoked.LOST) -> tuple[str, ...]:
         self._check_writable()
@@ -309,12 +309,12 @@ class LeasedStore(LedgerMethods, MachineMethods):
         if timeout is not None:
             check_seconds("timeout", timeout)
         checked_ids("rollout_ids", rollout_ids)
-        deadline = None if timeout is None else self._clock.time() + timeout
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
         cursor = await self._feed_end()
         ended = {rollout.rollout_id: rollout for rollout in await self._known(rollout_ids) if rollout.status.is_final}
         pending = set(rollout_ids) - set(ended)
-        while pending and (deadline is None or self._clock.time() < deadline):
-            wait = self._bell.net_seconds if deadline is None else deadline - self._clock.time()
+        while pending and (deadline is None or self._clock.monotonic() < deadline):
+            wait = self._bell.net_seconds if deadline is None else deadline - self._clock.monotonic()
             finished = await self.finished_after(cursor, limit=FEED_PAGE, wait=wait)
             cursor = finished.cursor
             ended |= {rollout.rollout_id: rollout for rollout in finished.items if rollout.rollout_id in pending}
@@ -357,8 +357,8 @@ class LeasedStore(LedgerMethods, MachineMethods):
     async def _sweep(self) -> None:
         is_said = False
         while True:
-            # Counted from before the look: a lease may be granted, and time may jump, while it is under way.
-            next_look = self._clock.time() + SWEEP_SECONDS
+            # Counted from before the look: a lease may be granted, and time may pass, while it is under way.
+            next_look = self._clock.monotonic() + SWEEP_SECONDS
             try:
                 next_expiry = await self._expire()
             except StoreError as exc:
@@ -368,7 +368,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
             else:
                 is_said = False
                 next_look = min(next_look, math.inf if next_expiry is None else next_expiry)
-            await sleep(self._clock, next_look - self._clock.time())
+            await sleep(self._clock, next_look - self._clock.monotonic())
 
 
 def _window(items: Sequence[R], limit: int, offset: int) -> Page[R]:

@@ -194,6 +194,12 @@ def lease_of(config: bytes, started_at: float) -> Lease:
     return Lease(config_or_no_retry(config), started_at)
 
 
+def lease_seconds(config: bytes) -> tuple[float, float]:
+    """How long an attempt with this configuration may stay silent, and run, from its start."""
+    found = config_or_no_retry(config)
+    return found.unresponsive_seconds, math.inf if found.timeout_seconds is None else found.timeout_seconds
+
+
 def lane_of(mode: Mode, tag: str | None, *, isolated: bool = False) -> str:
     """The queue a rollout waits in: claims choose lanes, so that their cost does not grow with other lanes' rows."""
     return f"{ISOLATED if isolated else ''}{mode}/{tag or ''}"

@@ -23,7 +23,7 @@ class Waiting(Engine):
     ) -> tuple[R, ...]:
         """Look, and if nothing is found, watch for `wait` seconds."""
         check_seconds("wait", wait)
-        deadline = self._clock.time() + wait
+        deadline = self._clock.monotonic() + wait
         found = await look()
         if found or wait <= 0:
             return found
@@ -32,8 +32,8 @@ class Waiting(Engine):
     async def _watch(
         self, topic: Topic, look: Callable[[], Awaitable[tuple[R, ...]]], deadline: float, *, net_seconds: float
     ) -> tuple[R, ...]:
-        """Look, and look again after every ring, until something is found or the deadline has passed."""
+        """Look, and look again after every ring, until something is found or `deadline` (monotonic) has passed."""
         with self._bell.listening(topic) as listener:
-            while not (found := await look()) and (remaining := deadline - self._clock.time()) > 0:
+            while not (found := await look()) and (remaining := deadline - self._clock.monotonic()) > 0:
                 await listener.wait(min(remaining, net_seconds))
         return found

@@ -30,15 +30,23 @@ class _Timer:
 
 
 class FakeClock:
-    """Time that stands still until it is moved. `time` may be read from any thread; move it on the event loop."""
+    """Time that stands still until it is moved. It may be read from any thread; move it on the event loop."""
 
     def __init__(self, start: float = START) -> None:
-        self._now = start
+        self._now = 0.0
+        self._wall_start = start
         self._timers: list[_Timer] = []
         self._numbers = itertools.count()
 
     def time(self) -> float:
+        return self._wall_start + self._now
+
+    def monotonic(self) -> float:
         return self._now
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward, or backward if negative, while no time passes: no call comes due by it."""
+        self._wall_start += seconds
 
     def call_later(self, delay_seconds: float, callback: Callable[[], object]) -> TimerHandle:
         timer = _Timer(self._now + delay_seconds, next(self._numbers), callback)

@@ -42,7 +42,14 @@ class LoopClock:
         self._start = start
 
     def time(self) -> float:
-        return self._start + asyncio.get_running_loop().time()
+        return self._start + self.monotonic()
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward, or backward if negative, while no time passes."""
+        self._start += seconds
 
     def call_later(self, delay_seconds: float, callback: Callable[[], object]) -> TimerHandle:
         return asyncio.get_running_loop().call_later(delay_seconds, callback)

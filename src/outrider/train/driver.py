@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from outrider.core.account import AttemptAccount, Fate
-from outrider.core.clock import Clock, sleep, utc, wait
+from outrider.core.clock import Clock, sleep, wait
 from outrider.core.errors import InvalidInput, OutriderError
 from outrider.core.ledger import Ask, GroupEntry, GroupMove, GroupState, Ledger, LedgerWrite
 from outrider.core.rollout import Rollout
@@ -94,7 +94,7 @@ class Driver:
             self._unclaimed.append(Delivery.of(number, entries))
             self._outstanding[number] = tuple(entry.group_id for entry in entries)
         if batches:  # as far as the rule goes the trainer has one, and what begins now is for the next
-            self.schedule.rule.handed_over(self._clock.time())
+            self.schedule.rule.handed_over(self._clock.monotonic())
 
     async def run(self) -> None:
         name = self._ledger.name
@@ -129,7 +129,7 @@ class Driver:
 
     async def next_batch(self, n_groups: int, seconds: float) -> Waiter | None:
         """Wait for a batch of so many groups; None at the deadline. Give back what is not taken."""
-        waiter = Waiter(n_groups, self._clock.time(), self._expect())
+        waiter = Waiter(n_groups, self._clock.monotonic(), self._expect())
         self._post(partial(self._ask, waiter))
         try:
             if not await wait(self._clock, waiter.future, seconds):
@@ -162,7 +162,7 @@ class Driver:
         """
         done = [number for number in self._outstanding if number in self._taken] if acknowledge else []
         await self._acknowledge(done, version)
-        self.schedule.published(self._clock.time())
+        self.schedule.published(self._clock.monotonic())
 
     async def check_owner(self) -> None:
         """Raise `LedgerLost` if another scheduler has taken the ledger over."""
@@ -254,7 +254,7 @@ class Driver:
 
     def _take_asks(self, asks: Sequence[Ask]) -> None:
         async def tell() -> None:
-            now = self._clock.time()
+            now = self._clock.monotonic()
             for ask in asks:
                 self.schedule.asked(ask, now)
 
@@ -270,13 +270,13 @@ class Driver:
             await self._until_news()
 
     async def _until_news(self) -> None:
-        now = self._clock.time()
+        now = self._clock.monotonic()
         due = self.schedule.wake_at(now) if self.is_started and not self.is_paused else math.inf
         await self._bell.wait(min(due - now, NET_SECONDS))
 
     async def _decide(self) -> None:
         may_open = self.is_started and not self.is_paused
-        await self._carry_out(self.schedule.decide(self._clock.time(), may_open=may_open))
+        await self._carry_out(self.schedule.decide(self._clock.monotonic(), may_open=may_open))
 
     async def _carry_out(self, decision: Decision) -> None:
         write = decision.write()
@@ -294,7 +294,7 @@ class Driver:
         if self._waiter is not None and not self._waiter.future.done():
             waiter.future.set_exception(InvalidInput("another get_batch is waiting already; await one at a time"))
             return
-        now = self._clock.time()
+        now = self._clock.monotonic()
         self.is_started = True
         if self._unclaimed:
             self.schedule.rule.handed_over(now)
@@ -319,7 +319,7 @@ class Driver:
             return False
         if not self._occupancy.has_looked:
             await self.look()
-        now = self._clock.time()
+        now = self._clock.monotonic()
         number = self.n_batches
         groups, decision = self.schedule.deliver(now, number)
         await self._carry_out(decision)
@@ -348,12 +348,15 @@ class Driver:
     async def _watch(self) -> None:
         """Now and then: who shows no progress, and who has left an account late."""
         hedge_seconds = math.inf if self._config.hedge_seconds is None else self._config.hedge_seconds
+        # By when each was first seen, not by its timestamp: that is of another machine, whose clock may differ or jump.
+        first_seen: dict[Standing, float] = {}
         while True:
             await sleep(self._clock, min(WATCH_SECONDS, hedge_seconds / 6))
             await self.look()
-            now = utc(self._clock.time())
-            for standing in self.standings:
-                if standing.phase in HEDGED and standing.seconds(now) >= hedge_seconds:
+            now = self._clock.monotonic()
+            first_seen = {standing: first_seen.get(standing, now) for standing in self.standings}
+            for standing, since in first_seen.items():
+                if standing.phase in HEDGED and now - since >= hedge_seconds:
                     await self._hedge(standing)
             await self.do(self.settle_accounts)
 

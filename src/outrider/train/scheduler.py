@@ -190,7 +190,7 @@ class RolloutScheduler:
     async def validate(self, *, timeout: float | None = None) -> ValidationResult:
         """Run the groups of `val_env_manager` with the policy as it is now; whatever is late is cancelled."""
         validation = Validation(self._config, self._name, self.version, self._tasks)
-        began = self._clock.time()
+        began = self._clock.monotonic()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._validations.add(done)
         try:
@@ -199,7 +199,7 @@ class RolloutScheduler:
         finally:
             self._validations.discard(done)
             done.set_result(None)
-        return validation.result(rollouts, self._clock.time() - began)
+        return validation.result(rollouts, self._clock.monotonic() - began)
 
     async def pause(self) -> None:
         """Open no group, let no trajectory begin, and no model call: those under way come to their end."""
@@ -328,10 +328,10 @@ class RolloutScheduler:
     async def _abort(self) -> None:
         driver = self._driving
         cut_off = set(await driver.do(driver.abort))
-        deadline = self._clock.time() + STOP_SECONDS
+        deadline = self._clock.monotonic() + STOP_SECONDS
         while True:
             cut_off -= set(await driver.do(driver.settle_accounts))
-            if not cut_off or self._clock.time() >= deadline:
+            if not cut_off or self._clock.monotonic() >= deadline:
                 break
             await sleep(self._clock, LAST_WORDS_SECONDS)
 

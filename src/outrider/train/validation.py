@@ -86,13 +86,13 @@ class Validation:
 
     async def run(self, store: Store, clock: Clock, timeout: float) -> tuple[Rollout, ...]:
         """Have it run, so many at once; whatever has not ended at the deadline is cancelled. All of its rollouts."""
-        deadline = clock.time() + timeout
+        deadline = clock.monotonic() + timeout
         waiting = self.requests()
         ids: list[str] = []
         open_ids: set[str] = set()
         cursor = (await store.statistics()).cursor
         try:
-            while (waiting or open_ids) and (left := deadline - clock.time()) > 0:
+            while (waiting or open_ids) and (left := deadline - clock.monotonic()) > 0:
                 next_ones, waiting = _split(waiting, self.n_at_once - len(open_ids))
                 for rollout in await store.enqueue_many_rollouts(next_ones):
                     ids.append(rollout.rollout_id)

@@ -1,7 +1,7 @@
 import asyncio
 import time
 
-from outrider.core.clock import SystemClock, sleep, utc, wait
+from outrider.core.clock import SteadyClock, SystemClock, sleep, utc, wait, wall_offset
 from outrider.testing import FakeClock
 
 
@@ -49,3 +49,34 @@ async def test_sleeping_can_be_cancelled_and_leaves_no_timer():
 
 async def test_sleeping_no_time_returns_at_once():
     await asyncio.wait_for(sleep(FakeClock(), -1), 10)
+
+
+async def test_a_steady_clock_tells_wall_time_without_its_jumps():
+    clock = FakeClock(100.0)
+    steady = SteadyClock(clock)
+    assert steady.time() == 100.0
+    clock.jump(3600)
+    await clock.advance(5)
+    assert (steady.time(), steady.monotonic(), clock.time()) == (105.0, 5.0, 3705.0)
+
+
+def test_how_far_wall_time_is_ahead_is_read_again_after_a_pause_between_two_readings():
+    class Paused:
+        """Stands still for a while at its second reading."""
+
+        def __init__(self) -> None:
+            self.now, self.readings = 0.0, 0
+
+        def monotonic(self) -> float:
+            self.readings += 1
+            self.now += 7.0 if self.readings == 2 else 0.0
+            return self.now
+
+        def time(self) -> float:
+            self.monotonic()
+            return 1000.0 + self.now
+
+        def call_later(self, delay_seconds, callback):
+            raise AssertionError
+
+    assert wall_offset(Paused()) == 1000.0

@@ -126,3 +126,14 @@ async def test_the_rest_is_the_inner_policys_affair(clock):
         await policy.check()
     await policy.close()
     assert inner.n_closed == 1
+
+
+async def test_a_jump_of_the_wall_clock_spends_no_time(clock):
+    purse = Purse(Budget(seconds=60.0), clock)
+    clock.jump(3600)
+    await clock.advance(59)
+    purse.check()
+    clock.jump(-7200)
+    await clock.advance(1)
+    with pytest.raises(BudgetSpent, match="60 s"):
+        purse.check()

@@ -262,6 +262,21 @@ async def test_a_holder_that_never_releases_loses_its_machine():
 
 
 @virtual
+async def test_a_jump_of_the_wall_clock_takes_no_machine_from_its_holder():
+    clock = LoopClock()
+    config = PoolConfig(name="p", n_machines=1, max_hold_seconds=50)
+    async with MachinePool(provider_of(), config, clock=clock) as pool:
+        (lease,) = await pool.take(deadline=60, holder="sleeper")
+        began = now()
+        for seconds in (3600, -7200):
+            clock.jump(seconds)
+            with pytest.raises(MachineError, match="1 leased"):  # whoever asks makes the pool look at what is due
+                await pool.take(deadline=10, holder="other")
+        await lease.wait_until_lost()
+        assert now() - began == pytest.approx(50)
+
+
+@virtual
 async def test_more_machines_than_fit_are_refused_before_any_is_made():
     provider = FakeProvider(capacity=3)
     with pytest.raises(InvalidInput, match="room for 3"):

@@ -72,3 +72,14 @@ async def test_eventually_waits_for_a_condition_and_not_for_ever():
     assert len(looks) == 3
     with pytest.raises(TimeoutError):
         await eventually(never, within_seconds=0.01)
+
+
+async def test_a_jump_of_the_wall_clock_moves_no_timer():
+    clock, called = FakeClock(100.0), []
+    clock.call_later(2, lambda: called.append(clock.time()))
+    clock.jump(-50)
+    assert (clock.time(), clock.monotonic()) == (50.0, 0.0)
+    await clock.advance(1)
+    assert called == []
+    await clock.advance(1)
+    assert called == [52.0]

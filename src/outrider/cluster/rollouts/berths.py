@@ -67,7 +67,7 @@ class Berths:
         self._lost_at: dict[str, float] = {}
 
     def now(self) -> float:
-        return self._clock.time()
+        return self._clock.monotonic()
 
     def ranked(self, nodes: Sequence[NodeInfo], n_cpus: float, *, as_of: float) -> list[NodeInfo]:
         """The nodes that had so many CPUs free at that time and still have, those with the fewest of ours first."""
@@ -80,7 +80,7 @@ class Berths:
             return node.free_cpus - sum(berth.n_cpus for berth in since) >= n_cpus
 
         def doubt(node: NodeInfo) -> float:
-            ago = now - self._lost_at.get(node.name, 0.0)
+            ago = now - self._lost_at.get(node.name, -math.inf)
             if node.name in sure:
                 return 1.0 if ago < SETTLE_SECONDS else 0.0
             return max(0.0, 1.0 + DOUBT_SECONDS - ago) if ago < DOUBT_SECONDS else 0.0

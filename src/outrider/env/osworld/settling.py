@@ -19,9 +19,9 @@ async def settled(
 
     With a limit of 0, look once.
     """
-    deadline = clock.time() + limit_seconds
+    deadline = clock.monotonic() + limit_seconds
     seen = await look()
-    while (left := deadline - clock.time()) > 0:
+    while (left := deadline - clock.monotonic()) > 0:
         await sleep(clock, min(interval_seconds, left))
         again = await look()
         if again == seen:

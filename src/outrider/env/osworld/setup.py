@@ -151,9 +151,9 @@ class Setup:
 
     async def _repeated(self, given: Execute, until: Until, done: Executed) -> Executed:
         clock = self._workspace.clock
-        deadline = clock.time() + UNTIL_SECONDS
+        deadline = clock.monotonic() + UNTIL_SECONDS
         while not until.holds(done):
-            if clock.time() >= deadline:
+            if clock.monotonic() >= deadline:
                 raise EnvError(f"not as it should be within {UNTIL_SECONDS:g} s: {_failure(given.command, done)}")
             await sleep(clock, _AGAIN_SECONDS)
             done = await self._workspace.run(given.command, shell=given.shell)
@@ -191,12 +191,12 @@ class Setup:
         flags = ("x" if given.by_class else "") + ("F" if given.strict else "")
         command = [await self._program("wmctrl"), f"-{flags}{verb}", given.window_name]
         clock = self._workspace.clock
-        deadline = clock.time() + (0 if is_after else WINDOW_SECONDS)
+        deadline = clock.monotonic() + (0 if is_after else WINDOW_SECONDS)
         while True:
             done = await self._workspace.run(command, shell=False)
             if done.returncode == 0 or is_after:
                 return
-            if clock.time() >= deadline:
+            if clock.monotonic() >= deadline:
                 raise EnvError(f"no window {given.window_name!r} within {WINDOW_SECONDS:g} s")
             await sleep(clock, _AGAIN_SECONDS)
 

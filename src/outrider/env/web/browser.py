@@ -126,7 +126,7 @@ class Browser:
             return process
 
     def _is_worn(self, process: BrowserProcess) -> bool:
-        age = self._clock.time() - process.launched_at
+        age = self._clock.monotonic() - process.launched_at
         return process.is_lost or process.n_made >= self._max_made or age >= self._max_seconds
 
     async def _watch(self, process: BrowserProcess) -> None:

@@ -156,7 +156,7 @@ class BrowserProcess(BrowserLink):
                         handle_sigterm=False,
                         handle_sighup=False,
                     )
-                    return cls(playwright, chromium, *await _identity(chromium), clock.time())
+                    return cls(playwright, chromium, *await _identity(chromium), clock.monotonic())
                 except BaseException:
                     await playwright.stop()
                     raise

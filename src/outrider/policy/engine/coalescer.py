@@ -76,7 +76,7 @@ class Coalescer:
                 "max_waiting",
                 stage=STAGE,
             )
-        caller = _Caller(request, asyncio.get_running_loop().create_future(), self._clock.time())
+        caller = _Caller(request, asyncio.get_running_loop().create_future(), self._clock.monotonic())
         self._waiting[caller] = None
         self._go_on()
         try:
@@ -121,7 +121,7 @@ class Coalescer:
     def _send(self) -> None:
         self._stop_waiting()
         batch = tuple(islice(self._waiting, self._max_batch))
-        now = self._clock.time()
+        now = self._clock.monotonic()
         for caller in batch:
             del self._waiting[caller]
             caller.queue_seconds = max(now - caller.came_at, 0.0)
@@ -151,7 +151,7 @@ class Coalescer:
     def _ended(self, batch: Sequence[_Caller], began_at: float, call: "asyncio.Future[Any]") -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self.engine_seconds += max(self._clock.time() - began_at, 0.0)
+        self.engine_seconds += max(self._clock.monotonic() - began_at, 0.0)
         self._sent = None
         for caller, outcome in zip(batch, _outcomes(call, len(batch)), strict=True):
             self._settle(caller, outcome)

@@ -29,10 +29,10 @@ class Deadline:
     @property
     def left_seconds(self) -> float:
         """Infinite until `start`."""
-        return self._due - self._clock.time()
+        return self._due - self._clock.monotonic()
 
     def start(self, seconds: float) -> None:
-        self._due = self._clock.time() + seconds
+        self._due = self._clock.monotonic() + seconds
         if self._timer is None:
             self._timer = self._clock.call_later(seconds, self._fire)
 

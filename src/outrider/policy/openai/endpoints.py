@@ -54,7 +54,7 @@ class Endpoint:
     @property
     def is_usable(self) -> bool:
         """Whether to send a call: one at a time while it is not known to be back."""
-        return not self.has_failed or (self._clock.time() >= self._rests_until and self.gate.load == 0)
+        return not self.has_failed or (self._clock.monotonic() >= self._rests_until and self.gate.load == 0)
 
     def answered(self) -> None:
         """It works, whatever it answered."""
@@ -64,7 +64,7 @@ class Endpoint:
     def failed(self, *, is_gone: bool) -> None:
         """A call got no proper answer. `is_gone`: there was not even a connection."""
         self._n_faults += 1
-        now = self._clock.time()
+        now = self._clock.monotonic()
         is_enough = is_gone or self._n_faults >= FAULTS_TO_FAIL or self.has_failed
         if is_enough and now >= self._rests_until:  # else the calls that were under way when it failed would add up
             self._rests_until = now + min(FIRST_REST_SECONDS * 2.0**self._n_rests, LONGEST_REST_SECONDS)

@@ -45,13 +45,13 @@ class Gate:
 
     def hold(self, seconds: float) -> None:
         """Give out no permit for a while: the endpoint asked for a pause."""
-        until = self._clock.time() + min(seconds, LONGEST_HOLD_SECONDS)
+        until = self._clock.monotonic() + min(seconds, LONGEST_HOLD_SECONDS)
         if until <= self._held_until:
             return
         self._held_until = until
         if self._hold_timer is not None:
             self._hold_timer.cancel()
-        self._hold_timer = self._clock.call_later(until - self._clock.time(), self._resume)
+        self._hold_timer = self._clock.call_later(until - self._clock.monotonic(), self._resume)
 
     def close(self) -> None:
         """Stop holding; who waits is let in."""
@@ -83,10 +83,10 @@ class Gate:
     def succeeded(self, began_at: float) -> None:
         """Tell the limit how a call went, while its permit is still out."""
         is_saturated = bool(self._waiters) or self._n_in_flight >= self._limit.limit
-        self._limit.succeeded(began_at=began_at, ended_at=self._clock.time(), is_saturated=is_saturated)
+        self._limit.succeeded(began_at=began_at, ended_at=self._clock.monotonic(), is_saturated=is_saturated)
 
     def refused(self, began_at: float) -> None:
-        self._limit.refused(began_at=began_at, ended_at=self._clock.time())
+        self._limit.refused(began_at=began_at, ended_at=self._clock.monotonic())
 
     @property
     def _is_open(self) -> bool:
@@ -124,7 +124,7 @@ class Permit:
 
     async def __aenter__(self) -> Self:
         await self._gate.acquire(again=self._again)
-        self._began_at = self._clock.time()
+        self._began_at = self._clock.monotonic()
         return self
 
     async def __aexit__(

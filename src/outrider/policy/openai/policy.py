@@ -116,9 +116,9 @@ class OpenAIPolicy:
         await self._transport.close()
 
     async def _try(self, endpoint: Endpoint, request: Request, n_retries: int, deadline: Deadline) -> Completion:
-        came_at = self._clock.time()
+        came_at = self._clock.monotonic()
         async with endpoint.gate.permit(again=n_retries > 0) as permit:
-            queue_seconds = max(self._clock.time() - came_at, 0.0)
+            queue_seconds = max(self._clock.monotonic() - came_at, 0.0)
             if n_retries == 0:
                 deadline.start(self._spec.deadline_seconds)
             try:

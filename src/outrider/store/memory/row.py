@@ -32,6 +32,12 @@ class Row:
     failure: bytes | None = None
     ended_attempts: tuple[Attempt, ...] = ()
 
+    def move_times(self, seconds: float) -> None:
+        """The times of its live attempt go along with the wall clock."""
+        current = self.current
+        self.started_at, self.heartbeat_at = current.started_at + seconds, current.heartbeat_at + seconds
+        self.expires_at = None if current.expires_at is None else current.expires_at + seconds
+
     @property
     def columns(self) -> tuple[Any, ...]:
         """The columns of `rows.ROLLOUT`."""

@@ -24,10 +24,18 @@ from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import rows
 from outrider.store.bell import Topic
+from outrider.store.jumps import JUMP_SECONDS, HostClock, tell
 from outrider.store.memory.lane import Lane
 from outrider.store.memory.row import Row
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.rows import ATTEMPT_STATUS, ROLLOUT_STATUS, WORKER_SEEN_EVERY, Outcome, landing
+from outrider.store.rows import (
+    ATTEMPT_STATUS,
+    ROLLOUT_STATUS,
+    WORKER_SEEN_EVERY,
+    WORKER_SILENT_SECONDS,
+    Outcome,
+    landing,
+)
 from outrider.store.steps import (
     Claim,
     EventQuery,
@@ -49,6 +57,7 @@ class MemorySteps:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._host_clock = HostClock(clock)
         self._rows: list[Row] = []
         self._by_id: dict[str, Row] = {}
         self._lanes: defaultdict[str, Lane] = defaultdict(Lane)
@@ -72,6 +81,7 @@ class MemorySteps:
 
     def start(self, new: NewRollout, worker_id: str) -> AttemptedRollout:
         """Enqueue and claim; repeated with the same id it returns the attempt that the first call began."""
+        self._follow_clock()
         row = self._by_id.get(new.rollout_id)
         if row is not None and self._repetition(new) and (row.expires_at is None or row.worker_id != worker_id):
             raise RolloutConflict(new.rollout_id)
@@ -82,6 +92,7 @@ class MemorySteps:
         return rows.attempted_of(row.columns, rows.live_attempt(row.current))
 
     def claim(self, claim: Claim) -> tuple[AttemptedRollout, ...]:
+        self._follow_clock()
         self._see_worker(claim.worker_id)
         if claim.request_id is not None and (held := self._by_request.get(claim.request_id)):
             return tuple(rows.attempted_of(row.columns, rows.live_attempt(row.current)) for row in held.values())
@@ -121,6 +132,7 @@ class MemorySteps:
         return self._insert_events(row, report)
 
     def renew(self, worker_id: str, attempt_ids: frozenset[str]) -> tuple[LostLease, ...]:
+        self._follow_clock()
         now = self._clock.time()
         self._see_worker(worker_id, always=True)
         held = {row.attempt_id: row for row in self._held(worker_id)}
@@ -151,14 +163,15 @@ class MemorySteps:
         return tuple(row.new.rollout_id for row in open_ones)
 
     def expire(self) -> float | None:
-        """Take away the leases that are due; when the next one is."""
+        """Take away the leases that are due; when the next one is, in monotonic time."""
+        self._follow_clock()
         now = self._clock.time()
         while (due := self._next_expiry()) is not None and due <= now:
             current = (row := self._rows[self._expiries[0][1]]).current
             signal, failure = Lease(config_of(current.config), current.started_at).verdict(current.worker_id, now)
             self._end(row, signal, Outcome(current.worker_id, failure=failure), now)
             self.topics.add(Topic.REVOKED)
-        return due
+        return None if due is None else self._host_clock.monotonic_of(due)
 
     def finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
         found = self._feed[cursor : cursor + limit]
@@ -197,6 +210,7 @@ class MemorySteps:
         return Page(items=items, total=len(found), limit=query.limit, offset=query.offset)
 
     def workers(self) -> tuple[Worker, ...]:
+        self._follow_clock()
         now = self._clock.time()
         held = defaultdict(list)
         for row in self._live.values():
@@ -223,6 +237,25 @@ class MemorySteps:
             oldest_queued_at=None if oldest is None else utc(oldest),
             next_expiry_at=None if due is None else utc(due),
         )
+
+    def _follow_clock(self) -> None:
+        """Before a step that goes by them, move the times of live attempts along with a wall clock that has jumped."""
+        if not self._host_clock.has_jumped:
+            return
+        before, offset = self._host_clock.offset, self._host_clock.measure()
+        self._host_clock.follow(offset)
+        jump = offset - before
+        if not abs(jump) > JUMP_SECONDS:
+            return
+        tell("the wall clock", jump)
+        for row in self._live.values():
+            row.move_times(jump)
+        self._expiries = [(row.expires_at or 0.0, row.seq, row.attempt_id or "") for row in self._live.values()]
+        heapq.heapify(self._expiries)
+        silent_before = self._clock.time() - max(jump, 0.0) - WORKER_SILENT_SECONDS
+        for name, first_seen_at, last_seen_at in tuple(self._workers.values()):
+            if last_seen_at > silent_before:
+                self._workers[name] = name, min(first_seen_at, last_seen_at + jump), last_seen_at + jump
 
     def _row(self, rollout_id: str) -> Row:
         row = self._by_id.get(rollout_id)

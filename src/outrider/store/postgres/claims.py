@@ -176,7 +176,7 @@ class Claims:
             self._bell.ring_here(Topic.ENDED)
 
     async def _take_heads(self, link: Link, ask: _Ask, claim: Claim) -> Sequence[asyncpg.Record]:
-        now = self._clock.now()
+        now = self._clock.given
         if claim.takes_any:
             return await link.fetch(SQL["claim_of_all"], *ask.rest(0), now)
         lanes = await self._lanes(link, claim)
@@ -187,7 +187,7 @@ class Claims:
         return await self._take_from_lanes(link, ask, lanes, now)
 
     @staticmethod
-    async def _take_from_lanes(link: Link, ask: _Ask, lanes: list[str], now: float) -> Sequence[asyncpg.Record]:
+    async def _take_from_lanes(link: Link, ask: _Ask, lanes: list[str], now: float | None) -> Sequence[asyncpg.Record]:
         """Take the best of several lanes; look deeper while others hold all candidates but more is waiting."""
         wanted = len(ask.worker_ids)
         depth = wanted + SPARE_CANDIDATES

@@ -36,7 +36,15 @@ def _composed() -> Mapping[str, str]:
         move=machine_rows.MOVE,
     )
     composed = dict(plain)
-    for part in ("insert_rollouts", "candidates", "attempt_id", "places_in_feed", "end_numbered", "moved_to_queue"):
+    for part in (
+        "server_time",
+        "insert_rollouts",
+        "candidates",
+        "attempt_id",
+        "places_in_feed",
+        "end_numbered",
+        "moved_to_queue",
+    ):
         composed = {name: sql.replace("{" + part + "}", plain[part]) for name, sql in composed.items()}
     for heads in ("all", "lane", "lanes"):
         composed[f"claim_of_{heads}"] = composed["claim"].replace("{heads}", composed[f"heads_of_{heads}"])

@@ -87,11 +87,10 @@ class PostgresSteps:
         """Enqueue and claim; repeated with the same id it returns the attempt that the first call began."""
 
         async def step(link: Link) -> tuple[Current, AttemptedRollout]:
-            now = self._clock.now()
-            if await insert_new(link, [new], now):
+            if await insert_new(link, [new], self._clock.now()):
                 row = await link.fetchrow(SQL["claimed_by_id"], new.rollout_id)
             else:
-                row = await link.fetchrow(SQL["claim_one"], new.rollout_id, token_hex(4), worker_id, now)
+                row = await link.fetchrow(SQL["claim_one"], new.rollout_id, token_hex(4), worker_id, self._clock.given)
             assert row is not None
             if row["expires_at"] is None or row["worker_id"] != worker_id:
                 raise RolloutConflict(new.rollout_id)
@@ -126,11 +125,10 @@ class PostgresSteps:
 
         return tuple(current.attempt_id for current in await self._take_away(read))
 
-    async def expire(self) -> int:
-        """Take away leases that are due; how many."""
+    async def expire(self, now: float) -> int:
+        """Take away leases that are due at that time of the server; how many."""
 
         async def read(link: Link) -> list[Ending]:
-            now = self._clock.now()
             due = [Current(*row) for row in await link.fetch(SQL["lock_expired"], now, EXPIRED_AT_ONCE)]
             verdicts = [lease_of(current.config, current.started_at).verdict(current.worker_id, now) for current in due]
             return [

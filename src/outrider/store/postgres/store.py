@@ -58,6 +58,7 @@ class PostgresStore(LeasedStore):
         super().__init__(url, clock, self._postgres_bell)
         self._database_clock = DatabaseClock(clock)
         self._is_migrated = False
+        self._has_swept = False
 
     async def _connect(self) -> None:
         shown = self._address.shown
@@ -95,7 +96,7 @@ class PostgresStore(LeasedStore):
             if not self._is_migrated:
                 await migrate(link, self._address)
                 self._is_migrated = True
-            await self._database_clock.measure(link)
+            await self._database_clock.look(link)
         except BaseException:
             link.terminate()
             raise
@@ -140,16 +141,23 @@ class PostgresStore(LeasedStore):
         return await self._steps.put_resources(data)
 
     async def _expire(self) -> float | None:
-        """When the next lease is due on this machine's clock, after none is due now."""
-        pause = FIRST_PAUSE
-        while (due := await self._links.run(lambda link, _: reads.next_expiry(link))) is not None:
-            if due > self._database_clock.now():
-                return self._database_clock.here(due)
-            if await self._steps.expire() == 0:
+        """When the next lease is due, after none is due now."""
+        clock, pause = self._database_clock, FIRST_PAUSE
+        if not self._has_swept:
+            await self._links.run(lambda link, _: clock.shorten_leases(link))
+            self._has_swept = True
+        while True:
+            look = await self._links.run(lambda link, _: clock.look(link))
+            if (jump := clock.jump_before(look)) is not None:
+                await clock.follow(self._links, jump)
+            elif look.next_expiry is None:
+                return None
+            elif look.next_expiry > look.there:
+                return look.monotonic_of(look.next_expiry)
+            elif await self._steps.expire(look.there) == 0:
                 # Somebody else is just moving or renewing what is due, and a renewal may leave it due.
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, SWEEP_SECONDS)
-        return None
 
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
         return await self._read_links.run(lambda link, _: reads.finished(link, cursor, limit))

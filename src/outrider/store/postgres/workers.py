@@ -1,5 +1,6 @@
 """Workers: when they were heard of, and the heartbeats that renew their leases."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -10,7 +11,7 @@ from outrider.store.postgres.driver import Link
 from outrider.store.postgres.links import Links
 from outrider.store.postgres.queries import SQL
 from outrider.store.rows import WORKER_SEEN_EVERY, Current
-from outrider.store.steps import lease_of
+from outrider.store.steps import lease_seconds
 
 Heartbeat: TypeAlias = tuple[str, frozenset[str]]
 """A worker, and the attempts it believes to hold."""
@@ -28,10 +29,10 @@ class Workers:
 
     async def see(self, link: Link, worker_ids: Sequence[str]) -> None:
         """Note workers that have called; those noted a moment ago cost nothing."""
-        now = self._clock.now()
-        due = {name for name in worker_ids if now >= self._seen.get(name, 0.0) + WORKER_SEEN_EVERY}
+        now = self._clock.monotonic()
+        due = {name for name in worker_ids if now >= self._seen.get(name, -math.inf) + WORKER_SEEN_EVERY}
         if due:
-            await link.execute(SQL["see_workers"], list(due), now, WORKER_SEEN_EVERY)
+            await link.execute(SQL["see_workers"], list(due), self._clock.given, WORKER_SEEN_EVERY)
             if len(self._seen) > REMEMBERED:
                 self._seen.clear()
             self._seen.update(dict.fromkeys(due, now))
@@ -41,7 +42,7 @@ class Workers:
         return await self._links.run(lambda link, _: self._renew(link, heartbeats))
 
     async def _renew(self, link: Link, heartbeats: Sequence[Heartbeat]) -> list[tuple[LostLease, ...]]:
-        now = self._clock.now()
+        now = self._clock.given
         names = sorted({name for name, _ in heartbeats})
         await link.execute(SQL["see_workers"], names, now, 0.0)
         wanted = {(name, attempt_id) for name, attempt_ids in heartbeats for attempt_id in attempt_ids}
@@ -63,14 +64,12 @@ class Workers:
         ]
 
     @staticmethod
-    async def _prolong(link: Link, held: Sequence[Current], now: float) -> set[str]:
+    async def _prolong(link: Link, held: Sequence[Current], now: float | None) -> set[str]:
         """The attempts whose lease was renewed, among those that held one a moment ago."""
         if not held:
             return set()
-        leases = [lease_of(current.config, current.started_at).renewed(now) for current in held]
-        renewed = await link.fetch(
-            SQL["renew"], [current.seq for current in held], [current.n_attempts for current in held], leases, now
-        )
+        leases = [(current.seq, current.n_attempts, *lease_seconds(current.config)) for current in held]
+        renewed = await link.fetch(SQL["renew"], *map(list, zip(*leases, strict=True)), now)
         return {row[0] for row in renewed}
 
 

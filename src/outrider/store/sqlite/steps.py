@@ -26,8 +26,9 @@ from outrider.core.status import Mode, RolloutStatus
 from outrider.store import rows
 from outrider.store.bell import Topic
 from outrider.store.held import Held
+from outrider.store.jumps import JUMP_SECONDS, HostClock, host_identity, tell
 from outrider.store.protocol import Resources
-from outrider.store.rows import WORKER_SEEN_EVERY, Current, Outcome
+from outrider.store.rows import WORKER_SEEN_EVERY, WORKER_SILENT_SECONDS, Current, Outcome
 from outrider.store.sqlite import reads
 from outrider.store.sqlite.moves import Moves
 from outrider.store.sqlite.reads import SQL
@@ -42,12 +43,19 @@ class SqliteSteps:
     """The writer's desk. `ring` is called once a transaction is durable, with whom to wake."""
 
     def __init__(
-        self, connection: sqlite3.Connection, clock: Clock, ring: Callable[[frozenset[Topic]], Callable[[], None]]
+        self,
+        connection: sqlite3.Connection,
+        clock: Clock,
+        ring: Callable[[frozenset[Topic]], Callable[[], None]],
+        host_clock: HostClock | None = None,
     ) -> None:
         self.connection = connection
         self._db = connection
         self._log = WriteAheadLog(connection)
         self._clock = clock
+        self._host_clock = host_clock or HostClock(clock)
+        self._offset_found: float | None = None
+        self._jump_found = 0.0
         self._ring = ring
         self._now = clock.time()
         self._workers_seen: dict[str, float] = {}
@@ -87,6 +95,40 @@ class SqliteSteps:
             self._held.clear()
             self._feed_end = None
         self._version_committed = None
+        self._offset_found, self._jump_found = None, 0.0
+        if self._host_clock.has_jumped:
+            self._follow_clock()
+
+    def _follow_clock(self) -> None:
+        """Move the times of live attempts along with a wall clock that has jumped, unless another process has.
+
+        All times in the store are by the same clock then: nobody else writes between the look at the clock and here.
+        """
+        identity, offset = host_identity(), self._host_clock.measure()
+        known = self._db.execute(SQL["host_clock"]).fetchone()
+        self._now, self._offset_found = self._clock.time(), offset
+        if known is None:
+            self._db.execute(SQL["insert_host_clock"], (identity, offset))
+        elif known[0] != identity:
+            self._db.execute(SQL["set_host_clock"], (identity, offset))
+            self._shorten_leases()
+        elif abs(jump := offset - known[1]) > JUMP_SECONDS:
+            self._db.execute(SQL["set_host_clock"], (identity, offset))
+            self._db.execute(SQL["move_live"], (jump,))
+            silent_before = self._now - max(jump, 0.0) - WORKER_SILENT_SECONDS
+            self._db.execute(SQL["move_workers"], (jump, silent_before))
+            self._jump_found = jump
+        self._held.clear()
+        self._workers_seen.clear()
+
+    def _shorten_leases(self) -> None:
+        """After a reboot only wall time is left, which may have been set: no lease is longer than its term."""
+        now = self._now
+        for row in self._db.execute(SQL["live"]).fetchall():
+            current = Current(*row)
+            expires_at = lease_of(current.config, current.started_at).renewed(now)
+            if current.expires_at is not None and expires_at < current.expires_at:
+                self._db.execute(SQL["renew"], (current.heartbeat_at, expires_at, current.seq))
 
     def _bound(self, call: Any) -> Callable[[], Any]:
         return partial(self.enqueue, (call,)) if type(call) is NewRollout else partial(call, self)
@@ -94,6 +136,10 @@ class SqliteSteps:
     def committed(self) -> Callable[[], None] | None:
         self._version_committed = self._version
         self._workers_seen |= self._workers_noted
+        if self._offset_found is not None:
+            self._host_clock.follow(self._offset_found)
+            if self._jump_found:
+                tell("the wall clock", self._jump_found)
         return self._ring(frozenset(self._topics)) if self._topics else None
 
     def is_untidy(self) -> bool:

@@ -22,6 +22,7 @@ from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.bell import Topic
+from outrider.store.jumps import HostClock
 from outrider.store.leased import LeasedStore
 from outrider.store.ledger_steps import GroupQuery, LedgerStep
 from outrider.store.machine_steps import MachineQuery, MachineStep, MoveQuery
@@ -50,6 +51,7 @@ class SqliteStore(LeasedStore):
     def __init__(self, url: StoreUrl, path: Path, *, clock: Clock, synchronous: str, create: bool) -> None:
         self._fifo_bell = FifoBell(clock, path.with_name(path.name + "-bells"))
         super().__init__(url, clock, self._fifo_bell)
+        self._host_clock = HostClock(clock)
         self._path = path
         self._synchronous = synchronous
         self._create = create
@@ -91,7 +93,7 @@ class SqliteStore(LeasedStore):
 
     def _open_writer(self) -> SqliteMachines:
         connection = connect(self._path, synchronous=self._synchronous, create=self._create, migrate=True)
-        return SqliteMachines(connection, self._clock, self._ring)
+        return SqliteMachines(connection, self._clock, self._ring, self._host_clock)
 
     def _open_reader(self) -> SqliteReads:
         if self._is_read_only:
@@ -147,10 +149,10 @@ class SqliteStore(LeasedStore):
 
     async def _expire(self) -> float | None:
         next_expiry = await self._read(reads.next_expiry)
-        if next_expiry is not None and next_expiry <= self._clock.time():
+        if next_expiry is not None and (next_expiry <= self._clock.time() or self._host_clock.has_jumped):
             await self._write(SqliteMachines.expire)
             next_expiry = await self._read(reads.next_expiry)
-        return next_expiry
+        return None if next_expiry is None else self._host_clock.monotonic_of(next_expiry)
 
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
         return await self._read(lambda db: reads.finished(db, cursor, limit))

@@ -1,6 +1,45 @@
--- name: clock
--- The database's own time.
-SELECT extract(epoch FROM clock_timestamp())::double precision
+-- name: server_time
+-- The server's own time at the beginning of a statement.
+extract(epoch FROM statement_timestamp())::double precision
+
+-- name: look
+-- The time, or the one given, by how much the server's clock has jumped, and when the next lease is due.
+SELECT coalesce($1, {server_time}), c.jumped, (SELECT min(expires_at) FROM rollouts WHERE expires_at > 0)
+FROM lease_clock c
+
+-- name: hold_rollouts
+-- Nobody else writes to a rollout until this is committed.
+LOCK TABLE rollouts IN SHARE ROW EXCLUSIVE MODE
+
+-- name: hold_clock
+-- By how much the server's clock has jumped; nobody else finds out about a jump until this is committed.
+SELECT jumped FROM lease_clock FOR UPDATE
+
+-- name: heard_between
+-- Whether a worker was heard of between two times.
+SELECT EXISTS (SELECT FROM workers WHERE last_seen_at > $1 AND last_seen_at < $2)
+
+-- name: move_live
+-- The server's clock has jumped, and the times of live attempts go with it, but for those that were written since.
+UPDATE rollouts SET
+    started_at = CASE WHEN started_at BETWEEN $2 AND $3 THEN started_at ELSE started_at + $1 END,
+    heartbeat_at = CASE WHEN heartbeat_at BETWEEN $2 AND $3 THEN heartbeat_at ELSE heartbeat_at + $1 END,
+    expires_at = CASE WHEN heartbeat_at BETWEEN $2 AND $3 THEN heartbeat_at + lease_seconds ELSE expires_at + $1 END
+WHERE expires_at > 0
+
+-- name: move_workers
+-- So do the times at which workers were last heard of, but for those that have been silent for long.
+UPDATE workers SET last_seen_at = last_seen_at + $1, first_seen_at = least(first_seen_at, last_seen_at + $1)
+WHERE last_seen_at > $4 AND NOT last_seen_at BETWEEN $2 AND $3
+
+-- name: shorten_leases
+-- Leases that were renewed later than now get the term they have from now on.
+UPDATE rollouts SET heartbeat_at = coalesce($1, {server_time}), expires_at = coalesce($1, {server_time}) + lease_seconds
+WHERE expires_at > 0 AND heartbeat_at > coalesce($1, {server_time}) + $2
+
+-- name: note_jump
+-- The server's clock has jumped, and all follows.
+UPDATE lease_clock SET jumped = jumped + $1
 
 -- name: has_schema
 -- Whether a store was ever made in the schema.
@@ -102,7 +141,8 @@ WITH heads AS MATERIALIZED ({heads}),
 numbered AS (SELECT h.seq, row_number() OVER () AS place FROM heads h)
 UPDATE rollouts r SET status = 'preparing', lane = NULL, failure = NULL, n_attempts = r.n_attempts + 1, n_events = 0,
     attempt_id = {attempt_id}, worker_id = ($3::text[])[n.place], request_id = $4,
-    request_place = $5::integer + n.place, started_at = $6, heartbeat_at = $6, expires_at = $6 + r.lease_seconds
+    request_place = $5::integer + n.place, started_at = coalesce($6, {server_time}),
+    heartbeat_at = coalesce($6, {server_time}), expires_at = coalesce($6, {server_time}) + r.lease_seconds
 FROM numbered n WHERE r.seq = n.seq
 RETURNING {claimed}
 
@@ -113,7 +153,8 @@ SELECT {claimed} FROM rollouts r WHERE r.request_id = $1 AND r.request_place > $
 -- name: claim_one
 -- A rollout that was just made is claimed past the queue.
 UPDATE rollouts r SET status = 'preparing', lane = NULL, n_attempts = 1, attempt_id = {attempt_id}, worker_id = $3,
-    started_at = $4, heartbeat_at = $4, expires_at = $4 + r.lease_seconds
+    started_at = coalesce($4, {server_time}), heartbeat_at = coalesce($4, {server_time}),
+    expires_at = coalesce($4, {server_time}) + r.lease_seconds
 WHERE r.rollout_id = $1 RETURNING {claimed}
 
 -- name: claimed_by_id
@@ -255,21 +296,25 @@ ON CONFLICT DO NOTHING
 SELECT {current} FROM rollouts WHERE seq = ANY($1::bigint[]) AND expires_at IS NOT NULL
 
 -- name: renew
--- Heartbeats, for the attempts that still hold their lease.
+-- Heartbeats, for the attempts that still hold their lease: each may be silent for so long, and run for so long.
 WITH locked AS MATERIALIZED (
-    SELECT t.seq, t.expires_at
-    FROM unnest($1::bigint[], $2::integer[], $3::double precision[]) AS t (seq, n_attempts, expires_at)
+    SELECT t.seq, t.silent_seconds, t.run_seconds
+    FROM unnest($1::bigint[], $2::integer[], $3::double precision[], $4::double precision[])
+        AS t (seq, n_attempts, silent_seconds, run_seconds)
     JOIN rollouts r ON r.seq = t.seq
     WHERE r.n_attempts = t.n_attempts AND coalesce(r.expires_at, 0) > 0
     ORDER BY r.seq FOR UPDATE OF r
 )
-UPDATE rollouts r SET heartbeat_at = $4, expires_at = l.expires_at FROM locked l WHERE r.seq = l.seq
+UPDATE rollouts r SET heartbeat_at = coalesce($5, {server_time}),
+    expires_at = least(coalesce($5, {server_time}) + l.silent_seconds, r.started_at + l.run_seconds)
+FROM locked l WHERE r.seq = l.seq
 RETURNING r.attempt_id
 
 -- name: see_workers
 -- Workers were heard of; noted again only after so many seconds.
 INSERT INTO workers (worker_id, first_seen_at, last_seen_at)
-SELECT w.worker_id, $2, $2 FROM unnest($1::text[]) AS w (worker_id) ORDER BY w.worker_id
+SELECT w.worker_id, coalesce($2, {server_time}), coalesce($2, {server_time})
+FROM unnest($1::text[]) AS w (worker_id) ORDER BY w.worker_id
 ON CONFLICT (worker_id) DO UPDATE SET last_seen_at = excluded.last_seen_at
 WHERE excluded.last_seen_at >= workers.last_seen_at + $3
 

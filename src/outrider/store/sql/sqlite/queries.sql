@@ -103,6 +103,32 @@ SELECT coalesce(max(place), -1) + 1 FROM events WHERE seq = ? AND sequence_id = 
 -- The leases of one worker, found among all leases.
 SELECT {current} FROM rollouts INDEXED BY rollouts_leases WHERE expires_at IS NOT NULL AND worker_id = ?
 
+-- name: host_clock
+-- The clock by which the times of live attempts were written.
+SELECT identity, offset FROM host_clock
+
+-- name: insert_host_clock
+-- The first one.
+INSERT INTO host_clock (identity, offset) VALUES (?, ?)
+
+-- name: set_host_clock
+-- The times of live attempts are those of another clock from now on.
+UPDATE host_clock SET identity = ?, offset = ?
+
+-- name: live
+-- All live rollouts.
+SELECT {current} FROM rollouts WHERE expires_at IS NOT NULL
+
+-- name: move_live
+-- The wall clock has jumped, and the times of live attempts go with it.
+UPDATE rollouts SET started_at = started_at + ?1, heartbeat_at = heartbeat_at + ?1, expires_at = expires_at + ?1
+WHERE expires_at IS NOT NULL
+
+-- name: move_workers
+-- So do the times at which workers were last heard of, but for those that have been silent for long.
+UPDATE workers SET last_seen_at = last_seen_at + ?1, first_seen_at = min(first_seen_at, last_seen_at + ?1)
+WHERE last_seen_at > ?2
+
 -- name: renew
 -- A heartbeat.
 UPDATE rollouts SET heartbeat_at = ?, expires_at = ? WHERE seq = ?

@@ -3,28 +3,40 @@
 Invariants:
 - There is at most one link that this post opened to an endpoint at a time; a lost one is opened again when needed.
 - A peer whose node has vanished is lost within five seconds, also if nothing is being sent to it.
+- Connections within a node are Unix sockets between processes of one user; all others are TLS.
+- Of connections that have not proven themselves there are at most `MAX_UNPROVEN`, each for at most `CONNECT_SECONDS`.
 - After `close` no thread, task or socket of it is left.
 """
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import cache
-from pathlib import Path
+from functools import partial
 from typing import Any, TypeVar
 
-from outrider.cluster.post.link import Endpoint, Handler, Link
+from outrider.cluster.post.endpoint import Endpoint, this_node
+from outrider.cluster.post.link import UNPROVEN, Handler, Link
+from outrider.cluster.post.tls import contexts
 from outrider.core.errors import ClusterError, PeerLost
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 CONNECT_SECONDS = 5.0
+MAX_UNPROVEN = 128
+CROWDED_SECONDS = 0.5
+"""When there are that many, the oldest goes after this time to let the next one in. A member needs milliseconds."""
+BACKLOG = 4096
+PAUSE_SECONDS = 0.5
 START_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
 FAREWELL_SECONDS = 0.5
@@ -43,7 +55,8 @@ class Post:
         self.loop = asyncio.SelectorEventLoop()  # uvloop knows no abstract sockets, and Ray prefers it where it is
         self._links: dict[Endpoint, asyncio.Task[Link]] = {}
         self._accepted: set[Link] = set()
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
         self._closing = threading.Lock()
         self._is_closed = False
         self._thread = threading.Thread(target=self._live, name=f"post of {name}", daemon=True)
@@ -107,30 +120,72 @@ class Post:
     async def _listen(self, host: str) -> None:
         unix = ""
         if sys.platform == "linux":
-            unix = f"outrider-{os.getpid()}-{secrets.token_hex(8)}"
-            self._servers.append(await self.loop.create_unix_server(self._accept, f"\0{unix}"))
-        tcp = await self.loop.create_server(self._accept, host, 0)
-        self._servers.append(tcp)
-        port = tcp.sockets[0].getsockname()[1]
-        self.endpoint = Endpoint(node=this_node(), unix=unix, host=host, port=port)
+            unix = f"outrider-{os.getpid()}-{secrets.token_hex(16)}"
+            near = socket.socket(socket.AF_UNIX)
+            self._listeners.append(near)
+            near.bind(f"\0{unix}")
+            near.listen(BACKLOG)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        far = socket.create_server((host, 0), family=family, backlog=BACKLOG)
+        self._listeners.append(far)
+        port = far.getsockname()[1]
+        self.endpoint = Endpoint(name=self.name, node=this_node(), unix=unix, host=host, port=port)
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._accepting.append(self.loop.create_task(self._accept(listener), name=f"accept for {self.name}"))
 
-    def _accept(self) -> Link:
-        link = Link(self, accepts=True)
-        self._accepted.add(link)
-        link.on_lost.append(lambda: self._accepted.discard(link))
-        self.loop.call_later(CONNECT_SECONDS, _close_stranger, link)
-        link.ready.add_done_callback(lambda _: _keep_alive(link))
-        return link
+    async def _accept(self, listener: socket.socket) -> None:
+        unproven: dict[asyncio.Task[None], float] = {}
+        while True:
+            await self._make_room(unproven)
+            try:
+                connection, _ = await self.loop.sock_accept(listener)
+            except OSError as exc:  # it may be out of files, and have some again later
+                _log.warning("%s cannot accept a connection: %s", self.name, exc)
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            link = Link(self)
+            task = self.loop.create_task(self._prove(link, connection), name=f"handshake with {self.name}")
+            unproven[task] = self.loop.time()
+            task.add_done_callback(unproven.pop)
+            task.add_done_callback(partial(_drop_stranger, link, connection))
+
+    async def _make_room(self, unproven: dict[asyncio.Task[None], float]) -> None:
+        """Wait until there may be one more. They are in the order in which they came."""
+        while len(unproven) >= MAX_UNPROVEN:
+            oldest, came_at = next(iter(unproven.items()))
+            seconds = max(0.0, came_at + CROWDED_SECONDS - self.loop.time())
+            await asyncio.wait(unproven, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if len(unproven) >= MAX_UNPROVEN and self.loop.time() >= came_at + CROWDED_SECONDS:
+                oldest.cancel()
+
+    async def _prove(self, link: Link, connection: socket.socket) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                tls = None if connection.family == socket.AF_UNIX else contexts(self.key).server
+                await self.loop.connect_accepted_socket(lambda: link, connection, ssl=tls)
+                await link.ready
+        except (OSError, TimeoutError, PeerLost) as exc:
+            _log.info("a stranger did not prove itself to %s: %s", self.name, exc or "too late")
+            return
+        if not link.is_lost:
+            self._accepted.add(link)
+            link.on_lost.append(lambda: self._accepted.discard(link))
+            _keep_alive(link)
 
     async def _connect(self, endpoint: Endpoint) -> Link:
-        link = Link(self, accepts=False)
+        link = Link(self, endpoint)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 if endpoint.unix and endpoint.node == self.endpoint.node:
                     await self.loop.create_unix_connection(lambda: link, f"\0{endpoint.unix}")
                 else:
-                    await self.loop.create_connection(lambda: link, endpoint.host, endpoint.port)
+                    tls = contexts(self.key).client
+                    await self.loop.create_connection(lambda: link, endpoint.host, endpoint.port, ssl=tls)
                 await link.ready
+        except ssl.SSLError as exc:
+            link.close()
+            raise PeerLost(f"{endpoint.name} at {endpoint.host}:{endpoint.port}: {UNPROVEN} ({exc})") from exc
         except (OSError, TimeoutError) as exc:
             link.close()
             raise PeerLost(f"nobody answers at {endpoint.host}:{endpoint.port} ({exc or 'no answer'})") from exc
@@ -141,8 +196,11 @@ class Post:
         return link
 
     async def _end(self) -> None:
-        for server in self._servers:
-            server.close()
+        for accepting in self._accepting:
+            accepting.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
         opened = [task.result() for task in self._links.values() if task.done() and not _is_useless(task)]
         links = [*opened, *self._accepted]
         for link in links:
@@ -166,9 +224,10 @@ def _is_useless(opening: "asyncio.Task[Link]") -> bool:
     return opening.cancelled() or opening.exception() is not None or opening.result().is_lost
 
 
-def _close_stranger(link: Link) -> None:
-    if not link.ready.done():
-        link.close()
+def _drop_stranger(link: Link, connection: socket.socket, _: object) -> None:
+    if link.endpoint is None:
+        link.abort()
+        connection.close()
 
 
 def _keep_alive(link: Link) -> None:
@@ -182,13 +241,3 @@ def _keep_alive(link: Link) -> None:
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
     unanswered = 1000 * KEEPALIVE_SECONDS * (KEEPALIVE_PROBES + 1)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unanswered)
-
-
-@cache
-def this_node() -> str:
-    """The same text in all processes that can reach each other by Unix sockets and `/proc`."""
-    if sys.platform != "linux":
-        return socket.gethostname()
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    spaces = [str(Path(f"/proc/self/ns/{name}").stat().st_ino) for name in ("net", "pid")]
-    return "/".join([boot, *spaces])

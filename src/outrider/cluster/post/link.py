@@ -313,7 +313,10 @@ class Link(FrameReader):
 
 
 def _refusal(head: Any) -> Exception:
-    told = convert(head, ErrorData)
+    try:
+        told = convert(head, ErrorData)
+    except msgspec.ValidationError as exc:
+        return ClusterError(f"it was refused, and the reason cannot be read: {exc}")
     return told.exception() or ClusterError(str(told))
 
 

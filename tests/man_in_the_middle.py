@@ -53,7 +53,7 @@ class Relay:
                 ours, _ = self._listener.accept()
                 theirs = self._target()
                 self._sockets += [ours, theirs]
-                self._start(partial(_pump, ours, theirs, self.there, lambda data, answer: self.meddle(data, answer)))
+                self._start(partial(_pump, ours, theirs, self.there, self.meddle))
                 self._start(partial(_pump, theirs, ours, self.back, as_it_is))
 
 

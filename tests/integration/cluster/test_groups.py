@@ -113,7 +113,8 @@ def test_an_exception_in_one_worker_is_raised_as_itself_and_nothing_else_happens
 
 def test_an_exception_that_several_workers_raise_names_them(group):
     with pytest.raises(
-        WorkerFailed, match=r"calculators:0 raised cluster_workers.Calculator.fail_oddly.<locals>.Unknown: this and that"
+        WorkerFailed,
+        match=r"calculators:0 raised cluster_workers.Calculator.fail_oddly.<locals>.Unknown: this and that",
     ) as caught:
         group.fail_oddly().wait(SECONDS)
     assert "in fail_oddly" in str(caught.value)

@@ -196,6 +196,7 @@ def test_what_is_repeated_changed_or_inserted_on_the_path_ends_the_connection_an
         except PeerLost:
             pass
         else:  # the repetition comes behind what it repeats
+
             async def lost() -> None:
                 await link.ended
 
@@ -208,7 +209,14 @@ def as_nobody(source: str, *arguments: str) -> subprocess.Popen[str]:
         pytest.skip("only root can start a process of another user")
     command = ["/usr/bin/env", "python3", "-c", source, *arguments]
     return subprocess.Popen(
-        command, user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -287,7 +295,7 @@ def test_half_a_claim_is_not_waited_for_for_ever(other, monkeypatch):
 
 
 def n_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.mark.parametrize("place", ["near", "far"])

@@ -1,7 +1,6 @@
 """Failures that cross processes."""
 
 import json
-import os
 import pickle
 import sys
 from concurrent.futures import CancelledError
@@ -130,7 +129,7 @@ def test_what_is_told_as_an_error_can_name_nothing_but_a_loaded_exception(module
     loaded = set(sys.modules)
     told = ErrorData(module, name, "as a test", [f"touch {tmp_path}/ran"])
     assert told.exception() is None
-    assert not os.listdir(tmp_path)
+    assert not list(tmp_path.iterdir())
     assert set(sys.modules) == loaded
 
 

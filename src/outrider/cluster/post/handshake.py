@@ -74,7 +74,7 @@ class Handshake:
         return Challenge(PROTOCOL, self._nonce) if self._wanted is None else None
 
     def take(self, said: Any) -> Claim | Confirmation | None:
-        """What to reply. `PeerLost` or `msgspec.ValidationError` if the other side is not a member, or the wrong one."""
+        """What to reply. `PeerLost` or `msgspec.ValidationError`: the other side is not a member, or the wrong one."""
         if self._wanted is None:
             return self._confirm(convert(said, Claim))
         if self._expected_proof is None:

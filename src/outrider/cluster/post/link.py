@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 HANDSHAKE_BYTES = 8192
 HIGH_WATER_BYTES = 1 << 20
+WRITE_BYTES = 1 << 26
+"""Given to the transport at once: TLS takes no more than 2 GiB."""
 STRANGER = "a stranger"
 UNPROVEN = "the other side is gone, does not know the key of this cluster, or is not the one that was meant"
 CREDENTIALS = struct.Struct("3i")
@@ -159,7 +161,8 @@ class Link(FrameReader):
         if self._transport is None or self.is_lost or self._transport.is_closing():
             return
         for piece in encode(kind, number, head, parts):
-            self._transport.write(piece)
+            for at in range(0, len(piece), WRITE_BYTES):
+                self._transport.write(piece if len(piece) <= WRITE_BYTES else memoryview(piece)[at : at + WRITE_BYTES])
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

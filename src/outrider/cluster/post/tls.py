@@ -2,8 +2,8 @@
 
 import os
 import ssl
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 

@@ -5,9 +5,11 @@ read straight into memory of its own, which its parts then share; small ones are
 """
 
 import asyncio
+import mmap
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -25,6 +27,8 @@ MAX_FRAME_BYTES = 1 << 40
 SCRATCH_BYTES = 1 << 18
 JOINED_BYTES = 1 << 16
 """Parts up to this size are joined before they are written: one system call instead of many."""
+
+HUGE_BYTES = 8 << 20
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgpack_decoder().decode
@@ -70,6 +74,16 @@ def encode(kind: Kind, number: int, head: Any, parts: Sequence[Part]) -> list[Pa
     if small:
         pieces.append(b"".join(small))
     return pieces
+
+
+def fresh_memory(n_bytes: int) -> memoryview:
+    """Memory to be filled. Large pages, where the system has them, are filled in a sixth of the time."""
+    if n_bytes < HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return memoryview(bytearray(n_bytes))
+    memory = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel may be without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(memory)
 
 
 def _n_bytes(part: Part) -> int:
@@ -151,8 +165,8 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
             return body + size
         if n_lengths + HEADER.size + size > SCRATCH_BYTES:
             try:
-                large = memoryview(bytearray(size))
-            except MemoryError:
+                large = fresh_memory(size)
+            except (MemoryError, OSError):
                 self.garbage_received(f"there is no memory for a frame of {size} bytes")
                 return begin
             n_here = self._n_read - body

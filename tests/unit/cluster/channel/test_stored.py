@@ -83,7 +83,7 @@ class Colour(enum.IntEnum):
         np.ma.masked_array([1], [True]),
         [[{"deep": lambda: None}]],
     ],
-    ids=repr,
+    ids=lambda item: type(item).__name__,
 )
 def test_what_would_come_back_as_something_else_is_refused(item):
     with pytest.raises(InvalidInput, match="allow_pickle=True"):

@@ -1,6 +1,7 @@
 """Attacks on posts: by processes that do not have the key of the cluster, and by members that are not the right one."""
 
 import os
+import resource
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -296,6 +297,33 @@ def test_half_a_claim_is_not_waited_for_for_ever(other, monkeypatch):
 
 def n_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_process_that_is_out_of_files_accepts_again_when_it_has_some(member, other, monkeypatch):
+    monkeypatch.setattr("outrider.cluster.post.post.PAUSE_SECONDS", 0.05)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX) as stranger, socket.socket(socket.AF_UNIX) as witness:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(witness.fileno(), stranger.fileno()) + 1, hard))
+        try:
+            taken = list(iter(_one_more_file, None))
+            stranger.connect(f"\0{other.endpoint.unix}")
+            stranger.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                stranger.recv(1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for number in taken:
+                os.close(number)
+        stranger.settimeout(SECONDS)
+        assert stranger.recv(1), "now it is heard"
+    assert ask(member, other.endpoint, 1) == 1
+
+
+def _one_more_file() -> int | None:
+    try:
+        return os.open("/dev/null", os.O_RDONLY)
+    except OSError:
+        return None
 
 
 @pytest.mark.parametrize("place", ["near", "far"])

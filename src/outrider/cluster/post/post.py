@@ -9,6 +9,7 @@ Invariants:
 """
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
@@ -37,6 +38,8 @@ CROWDED_SECONDS = 0.5
 """When there are that many, the oldest goes after this time to let the next one in. A member needs milliseconds."""
 BACKLOG = 4096
 PAUSE_SECONDS = 0.5
+OUT_OF_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of a process that can accept nothing for a while."""
 START_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
 FAREWELL_SECONDS = 0.5
@@ -140,9 +143,10 @@ class Post:
             await self._make_room(unproven)
             try:
                 connection, _ = await self.loop.sock_accept(listener)
-            except OSError as exc:  # it may be out of files, and have some again later
-                _log.warning("%s cannot accept a connection: %s", self.name, exc)
-                await asyncio.sleep(PAUSE_SECONDS)
+            except OSError as exc:  # of the connection, which is gone by now, or of this process
+                is_ours = exc.errno in OUT_OF_ROOM
+                _log.log(logging.WARNING if is_ours else logging.INFO, "%s cannot accept: %s", self.name, exc)
+                await asyncio.sleep(PAUSE_SECONDS if is_ours else 0.0)
                 continue
             link = Link(self)
             task = self.loop.create_task(self._prove(link, connection), name=f"handshake with {self.name}")

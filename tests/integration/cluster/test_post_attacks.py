@@ -1,5 +1,6 @@
 """Attacks on posts: by processes that do not have the key of the cluster, and by members that are not the right one."""
 
+import asyncio
 import os
 import resource
 import socket
@@ -14,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from man_in_the_middle import ASK, HEADER, REFUSAL, SECONDS, TELL, at_abstract, frame, read_frame, relay, to_abstract
-from outrider.cluster.post import Endpoint, Message, Post
+from outrider.cluster.post import Endpoint, Link, Message, Post
 from outrider.cluster.post.handshake import Challenge, Claim, Handshake, Way
 from outrider.core.errors import ClusterError, PeerLost
 from posting import KEY
@@ -297,6 +298,21 @@ def test_half_a_claim_is_not_waited_for_for_ever(other, monkeypatch):
 
 def n_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize("place", ["near", "far"])
+def test_members_that_come_all_at_once_wait_for_each_other_and_are_all_let_in(member, other, place, monkeypatch):
+    monkeypatch.setattr("outrider.cluster.post.post.MAX_UNPROVEN", 3)
+    if place == "far":
+        member.endpoint = replace(member.endpoint, node="elsewhere")
+
+    async def come() -> list[Link]:
+        return await asyncio.gather(*(member._connect(other.endpoint) for _ in range(30)))
+
+    links = member.run(come(), timeout=SECONDS)
+    assert [link.name for link in links] == ["Other:0"] * 30
+    for link in links:
+        member.loop.call_soon_threadsafe(link.close)
 
 
 def test_a_process_that_is_out_of_files_accepts_again_when_it_has_some(member, other, monkeypatch):

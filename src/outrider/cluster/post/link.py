@@ -225,7 +225,7 @@ class Link(FrameReader):
             self._answered(frame)
 
     def _shake_hands(self, said: Any) -> None:
-        if self._handshake is None:
+        if self._handshake is None or self.ready.done():  # it was not waited for any longer
             return
         try:
             reply = self._handshake.take(said)

@@ -33,9 +33,14 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5.0
-MAX_UNPROVEN = 128
-CROWDED_SECONDS = 0.5
-"""When there are that many, the oldest goes after this time to let the next one in. A member needs milliseconds."""
+HANDSHAKE_SECONDS = 20.0
+"""Of a client with another node: one that is gone is noticed sooner, one that greets a thousand others takes longer."""
+MAX_UNPROVEN = 64
+CROWDED_SECONDS = 3.0
+"""When there are that many, the oldest goes after this time to let the next one in.
+
+So many members at once need a tenth of a second, or more on a busy machine; others wait meanwhile.
+"""
 BACKLOG = 4096
 PAUSE_SECONDS = 0.5
 OUT_OF_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -152,7 +157,7 @@ class Post:
             task = self.loop.create_task(self._prove(link, connection), name=f"handshake with {self.name}")
             unproven[task] = self.loop.time()
             task.add_done_callback(unproven.pop)
-            task.add_done_callback(partial(_drop_stranger, link, connection))
+            task.add_done_callback(partial(self._drop_stranger, link, connection))
 
     async def _make_room(self, unproven: dict[asyncio.Task[None], float]) -> None:
         """Wait until there may be one more. They are in the order in which they came."""
@@ -165,6 +170,7 @@ class Post:
 
     async def _prove(self, link: Link, connection: socket.socket) -> None:
         try:
+            _keep_alive(connection)
             async with asyncio.timeout(CONNECT_SECONDS):
                 tls = None if connection.family == socket.AF_UNIX else contexts(self.key).server
                 await self.loop.connect_accepted_socket(lambda: link, connection, ssl=tls)
@@ -175,18 +181,21 @@ class Post:
         if not link.is_lost:
             self._accepted.add(link)
             link.on_lost.append(lambda: self._accepted.discard(link))
-            _keep_alive(link)
+
+    def _drop_stranger(self, link: Link, connection: socket.socket, _: object) -> None:
+        if link not in self._accepted:
+            link.abort()
+            connection.close()
 
     async def _connect(self, endpoint: Endpoint) -> Link:
         link = Link(self, endpoint)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                if endpoint.unix and endpoint.node == self.endpoint.node:
+            if endpoint.unix and endpoint.node == self.endpoint.node:
+                async with asyncio.timeout(CONNECT_SECONDS):
                     await self.loop.create_unix_connection(lambda: link, f"\0{endpoint.unix}")
-                else:
-                    tls = contexts(self.key).client
-                    await self.loop.create_connection(lambda: link, endpoint.host, endpoint.port, ssl=tls)
-                await link.ready
+                    await link.ready
+            else:
+                await self._connect_far(link, endpoint)
         except ssl.SSLError as exc:
             link.close()
             raise PeerLost(f"{endpoint.name} at {endpoint.host}:{endpoint.port}: {UNPROVEN} ({exc})") from exc
@@ -196,8 +205,23 @@ class Post:
         except BaseException:
             link.close()
             raise
-        _keep_alive(link)
         return link
+
+    async def _connect_far(self, link: Link, endpoint: Endpoint) -> None:
+        connection = socket.socket(socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET)
+        try:
+            connection.setblocking(False)
+            _keep_alive(connection)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self.loop.sock_connect(connection, (endpoint.host, endpoint.port))
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                tls, name = contexts(self.key).client, endpoint.host
+                await self.loop.create_connection(lambda: link, sock=connection, ssl=tls, server_hostname=name)
+                await link.ready
+        finally:
+            if link.endpoint is None:
+                link.abort()
+                connection.close()
 
     async def _end(self) -> None:
         for accepting in self._accepting:
@@ -228,16 +252,9 @@ def _is_useless(opening: "asyncio.Task[Link]") -> bool:
     return opening.cancelled() or opening.exception() is not None or opening.result().is_lost
 
 
-def _drop_stranger(link: Link, connection: socket.socket, _: object) -> None:
-    if link.endpoint is None:
-        link.abort()
-        connection.close()
-
-
-def _keep_alive(link: Link) -> None:
+def _keep_alive(found: socket.socket) -> None:
     """Have the kernel notice that the other node is gone."""
-    found = link.socket
-    if found is None or found.family == socket.AF_UNIX or not hasattr(socket, "TCP_USER_TIMEOUT"):
+    if found.family == socket.AF_UNIX or not hasattr(socket, "TCP_USER_TIMEOUT"):
         return
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)

@@ -14,11 +14,6 @@ from outrider.cluster import Cluster, Worker, WorkerGroup
 from outrider.train import EnvManagerConfig, RolloutScheduler, SchedulerConfig
 
 
-class Unpicklable(Exception):
-    def __init__(self, left, right):
-        super().__init__(f"{left} and {right}")
-
-
 class Calculator(Worker):
     """Has no `__init__` of its own."""
 
@@ -49,7 +44,10 @@ class Calculator(Worker):
         return self._rank
 
     def fail_oddly(self):
-        raise Unpicklable("this", "that")
+        class Unknown(Exception):
+            """No other process can know it."""
+
+        raise Unknown("this and that")
 
     def leave(self):
         sys.exit(3)

@@ -36,7 +36,7 @@ class Member:
         self.mail = CollectiveGroup(self.address, self.post, self.directory, **options)
         self.post.serve("do", self._do)
         info = WorkerInfo(address=self.address, rank=self.address.rank, node_id=0)
-        self.post.run(self.directory.join(info, self.post.endpoint), timeout=START_SECONDS)
+        self.post.run(self.directory.join(info), timeout=START_SECONDS)
 
     async def _do(self, _: Link, __: Any, parts: tuple[memoryview, ...]) -> Message:
         function = unpack(parts)

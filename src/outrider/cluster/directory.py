@@ -83,14 +83,16 @@ class Directory:
         self._ring(name)
 
     def _join(self, link: Link, head: Any) -> None:
-        info, endpoint = convert(head[0], WorkerInfo), convert(head[1], Endpoint)
+        info = convert(head, WorkerInfo)
+        if link.endpoint is None or link.name != info.address.get_name():
+            raise InvalidInput(f"{link.name} cannot join as {info.address.get_name()}")
         name, rank = split(info.address)
         group = self._groups.get(name)
         if group is None:
             raise WorkerDied(info.address.get_name(), CLOSED)
         if rank in group.members and group.members[rank].cause is None:
             raise InvalidInput(f"there is a worker {info.address.get_name()} already")
-        member = group.members[rank] = _Member(info, endpoint, link)
+        member = group.members[rank] = _Member(info, link.endpoint, link)
         group.failures.pop(rank, None)
         link.on_lost.append(lambda: self._end(info.address, member, ENDED))
         self._ring(info.address.get_name())
@@ -214,9 +216,9 @@ class DirectoryClient:
         """Say that these workers are being started. `InvalidInput` if there is a group of that name."""
         await self._ask("declare", (group, world_size))
 
-    async def join(self, info: WorkerInfo, endpoint: Endpoint) -> None:
-        """Say that this process is that worker, for as long as it lives."""
-        await self._ask("join", (msgspec.to_builtins(info), msgspec.to_builtins(endpoint)))
+    async def join(self, info: WorkerInfo) -> None:
+        """Say that this process is that worker, for as long as it lives. It is found where its post listens."""
+        await self._ask("join", msgspec.to_builtins(info))
 
     async def find(self, address: WorkerAddress, *, patience: float = PATIENCE_SECONDS) -> Endpoint:
         """Where the worker listens; waits for one that is being started."""

@@ -1,13 +1,12 @@
 """A call that did not return a value: why, in a form that crosses processes."""
 
-import pickle
 import traceback
 from concurrent.futures import CancelledError
 from types import TracebackType
 
 import msgspec
 
-from outrider.cluster.cargo import pickled
+from outrider.cluster.post.error_data import ErrorData
 from outrider.core.errors import WorkerDied, WorkerFailed
 
 SEAT_MODULE = "outrider.cluster.seat"
@@ -21,8 +20,8 @@ class Failure(msgspec.Struct, frozen=True):
     """One line: the exception's type and message."""
     trace: str = ""
     """The traceback as it was printed over there."""
-    error: bytes = b""
-    """The pickled exception; empty if it cannot be pickled, or is not an `Exception`."""
+    error: ErrorData | None = None
+    """The exception; None if it is not an `Exception`."""
     is_cancelled: bool = False
 
     @classmethod
@@ -30,22 +29,25 @@ class Failure(msgspec.Struct, frozen=True):
         """What a worker's exception becomes. Call it where the exception was caught, so that the traceback is there."""
         summary = traceback.format_exception_only(error)[-1].strip()
         lines = traceback.format_exception(type(error), error, _from_users_code(error.__traceback__))
-        return cls(address, summary, "".join(lines), _portable(error))
+        return cls(address, summary, "".join(lines), ErrorData.of(error) if isinstance(error, Exception) else None)
 
     @classmethod
     def died(cls, address: str, cause: str) -> "Failure":
         """What the death of a worker becomes."""
-        return cls(address, cause, error=pickle.dumps(WorkerDied(address, cause)))
+        return cls(address, cause, error=ErrorData.of(WorkerDied(address, cause)))
 
     @classmethod
     def cancelled(cls, address: str) -> "Failure":
         return cls(address, "the call was cancelled", is_cancelled=True)
 
     def exception(self) -> Exception:
-        """The exception to raise: the worker's own, with a note that names the worker and holds its traceback."""
+        """The exception to raise: the worker's own, with a note that names the worker and holds its traceback.
+
+        One whose class this process has not loaded is a `WorkerFailed` that tells its name.
+        """
         if self.is_cancelled:
             return CancelledError(f"the call of worker {self.address} was cancelled")
-        error = _loaded(self.error)
+        error = None if self.error is None else self.error.exception()
         if error is None:
             return WorkerFailed(f"worker {self.address} raised {self.summary}\n{self.trace.rstrip()}")
         if self.trace:
@@ -59,24 +61,3 @@ def _from_users_code(trace: TracebackType | None) -> TracebackType | None:
     while inner is not None and inner.tb_frame.f_globals.get("__name__") == SEAT_MODULE:
         inner = inner.tb_next
     return inner or trace
-
-
-def _portable(error: BaseException) -> bytes:
-    """Its pickle, if it comes back from that as what it was. `SystemExit` and its like do not travel."""
-    if not isinstance(error, Exception):
-        return b""
-    try:
-        data = pickled(error)
-    except Exception:  # noqa: BLE001 pickling runs the user's code
-        return b""
-    return data if type(_loaded(data)) is type(error) else b""
-
-
-def _loaded(data: bytes) -> Exception | None:
-    if not data:
-        return None
-    try:
-        error = pickle.loads(data)  # noqa: S301 only proven members of the cluster are heard
-    except Exception:  # noqa: BLE001 the class may be one that this process cannot import, or cannot make again
-        return None
-    return error if isinstance(error, Exception) else None

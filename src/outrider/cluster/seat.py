@@ -165,11 +165,13 @@ class Seated:
         return args, kwargs
 
     def _message(self, method: str, outcome: Any) -> Message:
+        if isinstance(outcome, Failure):
+            return Message(outcome)
         try:
             return Message(parts=[pickled(outcome)])
         except Exception as exc:  # noqa: BLE001 pickling runs the user's code
             why = f"what {method}() returned ({type(outcome).__name__}) cannot be pickled: {type(exc).__name__}: {exc}"
-            return Message(parts=[pickled(Failure.of(self.spec.address, WorkerFailed(f"{self.spec.address}: {why}")))])
+            return Message(Failure.of(self.spec.address, WorkerFailed(f"{self.spec.address}: {why}")))
 
     def _on_loop(self, coroutine: Coroutine[Any, Any, Any]) -> "Future[Any]":
         with self._loop_lock:

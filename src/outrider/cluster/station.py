@@ -81,7 +81,7 @@ class Station:
 
     def join(self) -> None:
         """Be found by others. Mail that comes from now on is kept until the worker asks for it."""
-        self.post.run(self.directory.join(self.info, self.post.endpoint), timeout=JOIN_SECONDS)
+        self.post.run(self.directory.join(self.info), timeout=JOIN_SECONDS)
 
     def close(self) -> None:
         if "cluster" in self.__dict__:

@@ -1,12 +1,16 @@
 """A channel in a store: what users can do with it, and what outlives whom."""
 
 import asyncio
+import base64
+import os
 
 import pytest
 
 from leaks import no_leaks
 from outrider.cluster.channel import Channel
+from outrider.cluster.channel.durable import DurableChannel
 from outrider.core.errors import CallLate, ChannelClosed, ChannelEmpty, ChannelError, InvalidInput
+from outrider.store import open_store
 from processes import line, program
 from promptly import within
 
@@ -108,8 +112,6 @@ channel.get("never")
 
 
 def test_a_lease_is_kept_while_its_reader_lives(url):
-    from outrider.cluster.channel.durable import DurableChannel
-
     with DurableChannel("work", url, lease_seconds=0.4) as channel, DurableChannel("work", url) as other:
         channel.put("a")
         lease = channel.lease()
@@ -137,6 +139,42 @@ def test_bounds_and_bad_urls_are_refused(url):
         Channel.create("work", maxsize=1, store=url)
     with pytest.raises(InvalidInput, match="no store URL"):
         Channel.create("work", store="redis://there")
+
+
+class Thing:
+    """Not plain data."""
+
+    def __eq__(self, other):
+        return isinstance(other, Thing)
+
+    __hash__ = None
+
+
+def test_only_plain_data_is_put_unless_pickles_are_allowed(channel, url):
+    with pytest.raises(InvalidInput, match=r"a Thing cannot be put on durable channel 'work': .* allow_pickle=True"):
+        channel.put(Thing())
+    with DurableChannel("work", url, allow_pickle=True) as trusting:
+        trusting.put_many([Thing(), "plain"])
+        assert trusting.get_batch(2, timeout=30) == [Thing(), "plain"]
+
+
+def test_a_pickle_in_the_store_is_not_loaded_and_not_lost(channel, url, tmp_path):
+    """Whoever can write to the store puts a row there that would make a file in its reader."""
+    evidence = tmp_path / "it ran"
+    attack = base64.b64encode(b"cposix\nmkdir\n(V%s\ntR." % os.fsencode(evidence)).decode()
+
+    async def put_into_the_store():
+        async with open_store(url) as store:
+            await store.enqueue_rollout(attack, tag="channel/work/default")
+
+    asyncio.run(put_into_the_store())
+    for read in (channel.get, channel.lease, lambda timeout: channel.get_batch(1, timeout=timeout)):
+        with pytest.raises(ChannelError, match=r"item .* of durable channel 'work' is a pickle.*allow_pickle=True"):
+            read(timeout=30)
+    assert not evidence.exists()
+    with DurableChannel("work", url, allow_pickle=True) as trusting:
+        assert trusting.get(timeout=30) is None
+    assert evidence.exists(), "that is what it would have done"
 
 
 async def test_nothing_is_left_behind(url):

@@ -36,7 +36,7 @@ class Someone:
         self.directory = DirectoryClient(self.post, directory)
 
     def join(self) -> None:
-        self.post.run(self.directory.join(worker(self.post.name), self.post.endpoint), timeout=30)
+        self.post.run(self.directory.join(worker(self.post.name)), timeout=30)
 
 
 @pytest.fixture

@@ -113,11 +113,12 @@ def test_an_exception_in_one_worker_is_raised_as_itself_and_nothing_else_happens
 
 def test_an_exception_that_several_workers_raise_names_them(group):
     with pytest.raises(
-        WorkerFailed, match=r"calculators:0 raised cluster_workers.Unpicklable: this and that"
+        WorkerFailed,
+        match=r"calculators:0 raised cluster_workers.Calculator.fail_oddly.<locals>.Unknown: this and that",
     ) as caught:
         group.fail_oddly().wait(SECONDS)
     assert "in fail_oddly" in str(caught.value)
-    assert "calculators:1: cluster_workers.Unpicklable" in caught.value.__notes__[0]
+    assert "calculators:1: cluster_workers.Calculator.fail_oddly.<locals>.Unknown" in caught.value.__notes__[0]
 
 
 def test_a_worker_that_calls_exit_in_a_method_lives_on(group):

@@ -33,8 +33,16 @@ def other() -> Iterator[Endpoint]:
         yield endpoint
 
 
-def by_tcp(endpoint: Endpoint) -> Endpoint:
-    return replace(endpoint, node="as if it were elsewhere")
+def near(post: Post) -> None:
+    """As it is."""
+
+
+def far(post: Post) -> None:
+    """As if the post were on another node."""
+    post.endpoint = replace(post.endpoint, node="elsewhere")
+
+
+NEAR_AND_FAR = pytest.mark.parametrize("place", [near, far])
 
 
 async def ask(
@@ -44,11 +52,12 @@ async def ask(
     return await link.ask(service, head, parts)
 
 
-@pytest.mark.parametrize("way", [lambda endpoint: endpoint, by_tcp], ids=["unix", "tcp"])
+@NEAR_AND_FAR
 @pytest.mark.parametrize("size", [0, 1, 1000, 300_000, 5_000_000])
-def test_what_is_sent_comes_back_as_it_was(post, other, way, size):
+def test_what_is_sent_comes_back_as_it_was(post, other, place, size):
+    place(post)
     sent = (os.urandom(size), b"", bytearray(b"x" * size))
-    answer = post.run(ask(post, way(other), "echo", {"a": [1, None]}, sent), timeout=20)
+    answer = post.run(ask(post, other, "echo", {"a": [1, None]}, sent), timeout=20)
     assert answer.head == {"a": [1, None]}
     assert [bytes(part) for part in answer.parts] == [bytes(part) for part in sent]
     assert all(not part.readonly for part in answer.parts)
@@ -110,12 +119,13 @@ def test_a_killed_peer_is_known_at_once_to_all_who_wait(post):
             post.run(ask(post, endpoint, "echo"), timeout=30)
 
 
-@pytest.mark.parametrize("way", [lambda endpoint: endpoint, by_tcp], ids=["unix", "tcp"])
-def test_a_stranger_without_the_key_is_not_heard(other, way):
+@NEAR_AND_FAR
+def test_a_stranger_without_the_key_is_not_heard(other, place):
     stranger = Post("stranger", b"another key")
+    place(stranger)
     try:
         with pytest.raises(PeerLost, match="does not know the key"):
-            stranger.run(ask(stranger, way(other), "echo"), timeout=30)
+            stranger.run(ask(stranger, other, "echo"), timeout=30)
     finally:
         stranger.close()
 
@@ -126,7 +136,8 @@ def test_garbage_ends_its_own_connection_only(post, other, garbage):
         stranger.sendall(garbage)
         while stranger.recv(4096):
             continue
-    assert post.run(ask(post, by_tcp(other), "echo", 1), timeout=30).head == 1
+    far(post)
+    assert post.run(ask(post, other, "echo", 1), timeout=30).head == 1
 
 
 @pytest.fixture

@@ -53,18 +53,20 @@ class Channel:
         max_bytes: int = 0,
         cluster: "Cluster | None" = None,
         store: str | None = None,
+        allow_pickle: bool = False,
     ) -> Any:
         """A new channel in a process of its own on that node. It holds up to `maxsize` items and `max_bytes`; 0: any.
 
         It ends with the cluster, with the worker that created it, or by `shutdown`. With the URL of a `store` its items
-        lie there instead, and outlive all processes; that is a `DurableChannel`, without bounds and without a cluster.
+        lie there instead, and outlive all processes; that is a `DurableChannel`, without bounds and without a cluster,
+        for plain data unless `allow_pickle` is set.
         """
         if store is not None:
             if maxsize or max_bytes:
                 raise InvalidInput(
                     f"channel {name!r} lies in a store, and has no bounds: leave out maxsize and max_bytes"
                 )
-            return cls.connect(name, store=store)
+            return cls.connect(name, store=store, allow_pickle=allow_pickle)
         from outrider.cluster.channel.finding import start  # noqa: PLC0415 a channel is served by a worker
 
         cluster = cluster or _cluster()
@@ -74,12 +76,14 @@ class Channel:
         return channel
 
     @classmethod
-    def connect(cls, name: str, *, cluster: "Cluster | None" = None, store: str | None = None) -> Any:
+    def connect(
+        cls, name: str, *, cluster: "Cluster | None" = None, store: str | None = None, allow_pickle: bool = False
+    ) -> Any:
         """The channel of that name, which somebody has created or is about to. `UnknownWorker` if nobody does."""
         if store is not None:
             from outrider.cluster.channel.durable import DurableChannel  # noqa: PLC0415 few channels need a store
 
-            return DurableChannel(name, store)
+            return DurableChannel(name, store, allow_pickle=allow_pickle)
         from outrider.cluster.channel.finding import find  # noqa: PLC0415 a channel is served by a worker
 
         cluster = cluster or _cluster()

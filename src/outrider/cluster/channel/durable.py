@@ -1,15 +1,13 @@
 """A channel whose items lie in a store, and so outlive every process.
 
-An item is a rollout with the tag `channel/NAME/KEY`; its input is the pickled item. A reader claims it under a lease
-that is renewed while the reader lives, and ends it `succeeded`; what a dead reader held is queued again when its lease
-runs out. Give channels a store of their own: a worker of rollouts that takes any tag would take their items.
+An item is a rollout with the tag `channel/NAME/KEY`; its input is the item (`stored.py`). A reader claims it under a
+lease that is renewed while the reader lives, and ends it `succeeded`; what a dead reader held is queued again when its
+lease runs out. Give channels a store of their own: a worker of rollouts that takes any tag would take their items.
 """
 
 import asyncio
-import base64
 import logging
 import os
-import pickle
 import secrets
 import threading
 from collections.abc import Coroutine, Iterable, Sequence
@@ -17,8 +15,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from outrider.cluster.cargo import fault, pickled
 from outrider.cluster.channel.arguments import DEFAULT_KEY, check_batch, weights_of
+from outrider.cluster.channel.stored import from_stored, to_stored
 from outrider.cluster.pending import Pending
 from outrider.core.errors import (
     CallLate,
@@ -47,11 +45,17 @@ HAND_BACK_SECONDS = 5.0
 class DurableChannel:
     """The methods of `Channel`, each a transaction of the store. It has no bound, and its readers share no order.
 
+    Items are plain data. With `allow_pickle` other items are pickled, and pickles are read: then everyone who can write
+    to the store can run code in this process.
+
     Owns a thread and a connection; end them by `disconnect`, or use it as a context manager.
     """
 
-    def __init__(self, name: str, url: str, *, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(
+        self, name: str, url: str, *, lease_seconds: float = LEASE_SECONDS, allow_pickle: bool = False
+    ) -> None:
         self.name = name
+        self._allow_pickle = allow_pickle
         self._config = RolloutConfig(unresponsive_seconds=lease_seconds, max_attempts=1_000_000)
         self._reader = f"channel-{name}-{os.getpid()}-{secrets.token_hex(4)}"
         self._held: dict[str, AttemptedRollout] = {}
@@ -128,8 +132,9 @@ class DurableChannel:
         """The next item as a `DurableLease`."""
 
         async def lease() -> DurableLease[Any]:
-            (claimed,) = await self._claim(key, 1, None, None, timeout)
-            return DurableLease(self, claimed)
+            claimed = await self._claim(key, 1, None, None, timeout)
+            (item,) = await self._read(claimed)
+            return DurableLease(self, claimed[0], item)
 
         return self._call(lease(), f"a lease on {self} was not done", async_op, None)
 
@@ -198,7 +203,7 @@ class DurableChannel:
             limit = n - len(batch) if n is not None and weight is None else 1
             claimed = await self._dequeue(key, limit, wait)
             wait = LOOK_SECONDS if may_wait else 0.0
-            total += sum(float(one.metadata["weight"]) for one in claimed)
+            total += sum(map(_weight, claimed))
             if weight is not None and batch and total > weight:
                 await self._hand_back(claimed)
                 return
@@ -223,9 +228,21 @@ class DurableChannel:
         return list(claimed)
 
     async def _take(self, claimed: Sequence[AttemptedRollout]) -> list[Any]:
+        items = await self._read(claimed)
         for one in claimed:
             await self._settle(one, AttemptStatus.SUCCEEDED)
-        return [content(one) for one in claimed]
+        return items
+
+    async def _read(self, claimed: Sequence[AttemptedRollout]) -> list[Any]:
+        """The items; if one cannot be read here, all are handed back."""
+        items = []
+        for one in claimed:
+            try:
+                items.append(from_stored(one.input, allow_pickle=self._allow_pickle))
+            except ChannelError as exc:
+                await self._hand_back(claimed)
+                raise ChannelError(f"item {one.rollout_id} of {self} {exc}") from exc.__cause__
+        return items
 
     async def _hand_back(self, claimed: Iterable[AttemptedRollout]) -> None:
         for one in claimed:
@@ -284,10 +301,11 @@ class DurableChannel:
     def _tag(self, key: str) -> str:
         return f"channel/{self.name}/{key}"
 
-    def _packed(self, item: Any) -> str:
-        if (why := fault(item)) is not None:
-            raise InvalidInput(f"a {type(item).__name__} cannot be put on {self}: {why}")
-        return base64.b64encode(pickled(item)).decode()
+    def _packed(self, item: Any) -> bytes | str:
+        try:
+            return to_stored(item, allow_pickle=self._allow_pickle)
+        except InvalidInput as exc:
+            raise InvalidInput(f"a {type(item).__name__} cannot be put on {self}: {exc}") from exc
 
     def _call(self, coroutine: Coroutine[Any, Any, T], what: str, async_op: bool, timeout: float | None) -> Any:
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -323,10 +341,10 @@ class _Revocable(Pending[T]):
 class DurableLease(Generic[T]):
     """As `Leased`: `ack` or `give_back`; as a context manager it does the one or the other."""
 
-    def __init__(self, channel: DurableChannel, claimed: AttemptedRollout) -> None:
+    def __init__(self, channel: DurableChannel, claimed: AttemptedRollout, item: T) -> None:
         self._channel = channel
         self._claimed = claimed
-        self.item: T = content(claimed)
+        self.item = item
 
     def ack(self, async_op: bool = False) -> Any:
         return self._channel.settle(self._claimed, AttemptStatus.SUCCEEDED, async_op=async_op)
@@ -341,9 +359,10 @@ class DurableLease(Generic[T]):
         self.ack() if kind is None else self.give_back()
 
 
-def content(claimed: AttemptedRollout) -> Any:
-    """The item that a producer put."""
-    return pickle.loads(base64.b64decode(claimed.input))  # noqa: S301 the store is the cluster's own
+def _weight(claimed: AttemptedRollout) -> float:
+    """As its producer said; nothing if somebody else put it there and said no number."""
+    weight = claimed.metadata.get("weight")
+    return weight if isinstance(weight, int | float) else 0.0
 
 
 async def _open(url: str) -> Store:

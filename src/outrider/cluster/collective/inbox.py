@@ -18,6 +18,7 @@ from outrider.cluster.collective.devices import Gpus, Offer, patience
 from outrider.cluster.collective.mailbox import Kind, Letter, Mailbox
 from outrider.cluster.collective.segments import Maps, SegmentRef, Steps, offsets_of, watched
 from outrider.cluster.post import Link, Message, Post
+from outrider.cluster.post.wire import fresh_memory
 from outrider.core.decoding import convert
 from outrider.core.errors import UnknownWorker
 
@@ -143,7 +144,7 @@ class Inbox:
         _, letter = found
         if letter.memory is None:
             offsets, n_bytes = offsets_of(letter.lengths)
-            letter.memory = memoryview(bytearray(n_bytes))
+            letter.memory = fresh_memory(n_bytes)
             letter.parts = _cut(letter.memory, offsets, letter.lengths)
         for part in parts:
             letter.memory[offset : offset + part.nbytes] = part

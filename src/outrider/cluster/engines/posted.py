@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from outrider.cluster.cargo import pickled, refuse_unpicklable
 from outrider.cluster.failure import Failure
 from outrider.cluster.post import Endpoint, Post
+from outrider.core.decoding import convert
 from outrider.core.errors import ClusterError, PeerLost, UnknownWorker, WorkerDied, WorkerFailed
 
 
@@ -79,6 +80,8 @@ class PostCaller:
             return Failure.died(seat.address, await seat.epitaph())
         except (WorkerDied, UnknownWorker) as exc:
             return Failure.of(seat.address, exc)
+        if answer.head is not None:
+            return convert(answer.head, Failure)
         return _outcome(seat.address, method, answer.parts[0])
 
 

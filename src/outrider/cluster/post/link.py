@@ -1,44 +1,43 @@
 """One connection between two posts: requests with answers, notices without, and the loss of the other side.
 
 Invariants:
-- Nothing but the greeting is read from a peer that has not proven that it knows the key, nor sent to one.
+- Nothing but the handshake is read from a peer that has not proven that it is the member it should be, nor sent to one.
+- The peer of a Unix socket is a process of the same user.
 - Every request ends: with an answer, a refusal, or `PeerLost` when the connection ends.
 - What a peer asked is cancelled when it gives up or is lost. An answer that crosses a cancellation is not dropped
   unseen: it goes to the asker's `unclaimed`.
 """
 
 import asyncio
-import hmac
 import inspect
 import itertools
 import logging
-import pickle
-import secrets
+import os
+import socket
+import struct
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from outrider.cluster.post.endpoint import Endpoint
+from outrider.cluster.post.error_data import ErrorData
+from outrider.cluster.post.handshake import Handshake, Way
 from outrider.cluster.post.wire import Frame, FrameReader, Kind, Part, encode
 from outrider.core.decoding import convert
 from outrider.core.errors import ClusterError, OutriderError, PeerLost
 
 _log = logging.getLogger(__name__)
 
-PROTOCOL = 1
-NONCE_BYTES = 16
-GREETING_BYTES = 4096
+HANDSHAKE_BYTES = 8192
 HIGH_WATER_BYTES = 1 << 20
-
-
-class Endpoint(msgspec.Struct, frozen=True):
-    """Where a post listens. `node` is the same text for processes that share a kernel's sockets and process ids."""
-
-    node: str
-    unix: str
-    host: str
-    port: int
+WRITE_BYTES = 1 << 26
+"""Given to the transport at once: TLS takes no more than 2 GiB."""
+STRANGER = "a stranger"
+UNPROVEN = "the other side is gone, does not know the key of this cluster, or is not the one that was meant"
+CREDENTIALS = struct.Struct("3i")
+"""Process, user and group of the other side of a Unix socket, as the kernel knows them."""
 
 
 class Message(NamedTuple):
@@ -54,7 +53,6 @@ Handler = Callable[["Link", Any, tuple[memoryview, ...]], "Message | Awaitable[M
 class House(Protocol):
     """What a link must know of the post it belongs to."""
 
-    name: str
     key: bytes
     endpoint: Endpoint
     services: dict[str, Handler]
@@ -66,18 +64,17 @@ class _Asked(NamedTuple):
 
 
 class Link(FrameReader):
-    """Lives on its post's event loop; use it there only."""
+    """Lives on its post's event loop; use it there only. `wanted` is whom it shall reach; None: it was accepted."""
 
-    def __init__(self, house: House, *, accepts: bool) -> None:
-        super().__init__(GREETING_BYTES)
-        self.name = "a stranger"
+    def __init__(self, house: House, wanted: Endpoint | None = None) -> None:
+        super().__init__(HANDSHAKE_BYTES)
         self.endpoint: Endpoint | None = None
+        """The other side, once it is proven."""
         self.on_lost: list[Callable[[], None]] = []
         self.is_lost = False
         self._house = house
-        self._accepts = accepts
-        self._nonces = (secrets.token_bytes(NONCE_BYTES), b"")
-        self._is_proven = False
+        self._wanted = wanted
+        self._handshake: Handshake | None = None
         self._loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -150,6 +147,10 @@ class Link(FrameReader):
             self._transport.abort()
 
     @property
+    def name(self) -> str:
+        return STRANGER if self.endpoint is None else self.endpoint.name
+
+    @property
     def socket(self) -> Any:
         return None if self._transport is None else self._transport.get_extra_info("socket")
 
@@ -160,14 +161,20 @@ class Link(FrameReader):
         if self._transport is None or self.is_lost or self._transport.is_closing():
             return
         for piece in encode(kind, number, head, parts):
-            self._transport.write(piece)
+            for at in range(0, len(piece), WRITE_BYTES):
+                self._transport.write(piece if len(piece) <= WRITE_BYTES else memoryview(piece)[at : at + WRITE_BYTES])
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self._transport = transport
-        if self._accepts:
-            self._write(Kind.TELL, 0, {"protocol": PROTOCOL, "nonce": self._nonces[0]}, ())
+        way = Way.UNIX if self.socket.family == socket.AF_UNIX else Way.TLS
+        if way is Way.UNIX and (user := _user_of_peer(self.socket)) != os.geteuid():
+            self.garbage_received(f"it is a process of user {user}")
+            return
+        self._handshake = Handshake(self._house.key, self._house.endpoint, way=way, wanted=self._wanted)
+        if (opening := self._handshake.opening()) is not None:
+            self._write(Kind.TELL, 0, opening, ())
 
     def pause_writing(self) -> None:
         self._room = self._loop.create_future()
@@ -184,7 +191,7 @@ class Link(FrameReader):
         self.ended.set_result(None)
         self.resume_writing()
         if not self.ready.done():
-            self.ready.set_exception(PeerLost("the other side does not know the key of this cluster, or is gone"))
+            self.ready.set_exception(PeerLost(UNPROVEN))
             self.ready.exception()
         for asked in self._asked.values():
             if not asked.answer.done():
@@ -199,12 +206,14 @@ class Link(FrameReader):
             callback()
 
     def garbage_received(self, why: str) -> None:
-        _log.warning("%s is cut off: %s", self.name, why)
+        level = logging.INFO if self.endpoint is None else logging.WARNING  # strangers may come in any number
+        _log.log(level, "%s is cut off: %s", self.name, why)
+        self._handshake = None
         self.abort()
 
     def frame_received(self, frame: Frame) -> None:
-        if not self._is_proven:
-            self._greet(frame.head)
+        if self.endpoint is None:
+            self._shake_hands(frame.head)
         elif frame.kind == Kind.ASK:
             self._serve(frame)
         elif frame.kind == Kind.TELL:
@@ -215,47 +224,20 @@ class Link(FrameReader):
         else:
             self._answered(frame)
 
-    def _greet(self, head: Any) -> None:
-        """Prove to each other that both know the key; neither sends it."""
-        try:
-            if self._accepts:
-                self._check(head, b"asks", nonce=head["nonce"])
-                self._introduce({"proof": self._proof(b"serves")})
-            elif "proof" not in head:
-                self._begin(head)
-                return
-            else:
-                self._check(head, b"serves", nonce=self._nonces[0])
-        except (KeyError, TypeError, msgspec.ValidationError, PeerLost) as exc:
-            self.garbage_received(f"not a member of this cluster ({exc})")
+    def _shake_hands(self, said: Any) -> None:
+        if self._handshake is None or self.ready.done():  # it was not waited for any longer
             return
-        self.max_frame_bytes = None
-        self._is_proven = True
-        self.ready.set_result(None)
-
-    def _begin(self, head: Any) -> None:
-        if head["protocol"] != PROTOCOL:
-            raise PeerLost(f"it speaks protocol {head['protocol']}, this Outrider {PROTOCOL}: use one version")
-        self._nonces = (self._nonces[0], head["nonce"])
-        self._introduce({"nonce": self._nonces[0], "proof": self._proof(b"asks")})
-
-    def _introduce(self, proof: dict[str, Any]) -> None:
-        endpoint = msgspec.to_builtins(self._house.endpoint)
-        self._write(Kind.TELL, 0, {**proof, "name": self._house.name, "endpoint": endpoint}, ())
-
-    def _check(self, head: Any, role: bytes, *, nonce: bytes) -> None:
-        """`_nonces` are ours and theirs; the proof is over the server's and the client's, in that order."""
-        if self._accepts:
-            self._nonces = (self._nonces[0], nonce)
-        if not hmac.compare_digest(head["proof"], self._proof(role)):
-            raise PeerLost("wrong key")
-        self.name = str(head["name"])
-        self.endpoint = convert(head["endpoint"], Endpoint)
-
-    def _proof(self, role: bytes) -> bytes:
-        ours, theirs = self._nonces
-        order = ours + theirs if self._accepts else theirs + ours
-        return hmac.digest(self._house.key, role + order, "sha256")
+        try:
+            reply = self._handshake.take(said)
+        except (PeerLost, msgspec.ValidationError) as exc:
+            self.garbage_received(f"not a member of this cluster, or the wrong one ({exc})")
+            return
+        if reply is not None:
+            self._write(Kind.TELL, 0, reply, ())
+        if self._handshake.peer is not None:
+            self.endpoint, self._handshake = self._handshake.peer, None
+            self.max_frame_bytes = None
+            self.ready.set_result(None)
 
     def _serve(self, frame: Frame) -> None:
         service, head = frame.head
@@ -274,7 +256,7 @@ class Link(FrameReader):
         try:
             return self._house.services[service]
         except KeyError:
-            raise ClusterError(f"{self._house.name} has no service {service!r}") from None
+            raise ClusterError(f"{self._house.endpoint.name} has no service {service!r}") from None
 
     async def _finish(self, number: int, reply: Awaitable[Message | None]) -> None:
         try:
@@ -295,7 +277,7 @@ class Link(FrameReader):
         if not isinstance(error, OutriderError):
             _log.error("a request of %s failed", self.name, exc_info=error)
             error = ClusterError(f"{type(error).__name__}: {error}")
-        self._write(Kind.REFUSAL, number, None, (pickle.dumps(error),))
+        self._write(Kind.REFUSAL, number, ErrorData.of(error), ())
 
     def _notice(self, frame: Frame) -> None:
         """Notices are taken in the order in which they came, up to the first wait of each."""
@@ -324,10 +306,24 @@ class Link(FrameReader):
             return
         if frame.kind == Kind.REFUSAL:
             if not asked.answer.done():
-                asked.answer.set_exception(pickle.loads(frame.parts[0]))  # noqa: S301 a proven member of the cluster
+                asked.answer.set_exception(_refusal(frame.head))
             return
         message = Message(frame.head, frame.parts)
         if not asked.answer.done():
             asked.answer.set_result(message)
         elif asked.unclaimed is not None:
             asked.unclaimed(message)
+
+
+def _refusal(head: Any) -> Exception:
+    try:
+        told = convert(head, ErrorData)
+    except msgspec.ValidationError as exc:
+        return ClusterError(f"it was refused, and the reason cannot be read: {exc}")
+    return told.exception() or ClusterError(str(told))
+
+
+def _user_of_peer(unix: Any) -> int:
+    """The user whose process connected, or listens, at the other end."""
+    _, user, _ = CREDENTIALS.unpack(unix.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    return int(user)

@@ -27,7 +27,8 @@ def letter(segment: Segment) -> Letter:
     return made
 
 
-def test_the_steps_of_a_sender_are_followed_to_the_last_which_is_shorter(segment, letter):
+def test_the_steps_of_a_sender_are_followed_to_the_last_which_is_shorter(segment, letter, monkeypatch):
+    monkeypatch.setattr("outrider.cluster.collective.copying.FOLLOW_SECONDS", 20.0)  # this thread may be kept waiting
     target = memoryview(bytearray(N_BYTES))
     copying = Copying(letter, target)
     with ThreadPoolExecutor(1) as threads:

@@ -1,14 +1,16 @@
-"""The agent of the chaos tests: leaves a line in a file for every time it ran to its end."""
+"""The agents of the chaos tests."""
 
 import asyncio
 import os
 import random
+import signal
 from typing import Any
 
 from outrider import Context
 
 
 async def trace(task: Any, ctx: Context) -> float:
+    """Leaves a line in a file for every time it ran to its end."""
     await asyncio.sleep(random.uniform(0, 0.02))
     ctx.log("ran")
     line = f"{ctx.rollout_id} {ctx.attempt_id}\n".encode()
@@ -18,3 +20,13 @@ async def trace(task: Any, ctx: Context) -> float:
     finally:
         os.close(descriptor)
     return 1.0
+
+
+async def toil(task: Any, ctx: Context) -> float:
+    """One of them takes its worker along the first time."""
+    ctx.log("begun")
+    if task["deadly"] and ctx.rollout.n_attempts == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    await asyncio.sleep(1.3)
+    ctx.log("done")
+    return float(task["id"][1:])

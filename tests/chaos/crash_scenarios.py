@@ -1,10 +1,12 @@
 """Programs that are killed at a named point between two writes, and started again until they come to their end.
 
-Arguments: the name of a scenario, an empty folder, the URL of a store or nothing, and points as POINT:N. For each of
-them, and first without any, it prints a line of JSON. All that is slow to import is imported once: lives are forks.
+Arguments: the name of a scenario, an empty folder, the URL of a store or nothing, and points as POINT:N, or POINT:* for
+every time that it is reached. For each death, and first for the story without one, it prints a line of JSON. All that
+is slow to import is imported once: lives are forks.
 """
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -32,6 +34,7 @@ from training import Lab, Model, config_of
 
 LIFE_SECONDS = 60.0
 MOST_LIVES = 4
+EVERY_TIME, MOST_TIMES = "*", 300
 HISTORY = "history"
 EARLIER = {"leases.taken": "runner.claimed:1"}
 """A point that only those reach who go on after another death."""
@@ -48,8 +51,12 @@ def command(*arguments: str) -> None:
 class Scenario:
     """Begins and goes on by `live`, alone in the current folder; `outcome` is the same however often that took."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    own_store = "sqlite:///runs.db"
+
+    def __init__(self, url: str, point: str) -> None:
+        self.url = url or self.own_store
+        self.point = point
+        self.store_option = ["--store", url] if url else []
 
     def live(self) -> None: ...
 
@@ -63,20 +70,12 @@ class Scenario:
 class Run(Scenario):
     """`outrider run`, resumed."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url or "sqlite:///results/r/store.db")
-        self._store = ["--store", url] if url else []
+    own_store = "sqlite:///results/r/store.db"
 
     def live(self) -> None:
         begun = Path("results/r/plan.json").exists()
-        if begun:
-            return command("run", "--resume", "r", *self._settings)
-        return command("run", "--name", "r", *self._settings)
-
-    @property
-    def _settings(self) -> list[str]:
         how = ["--mode", "FrozenLake", "--limit", "2", "--num-rollouts", "2", "--model", "builtin:solver"]
-        return [*how, "--record", "record.jsonl", *self._store]
+        command("run", "--resume" if begun else "--name", "r", *how, "--record", "record.jsonl", *self.store_option)
 
     async def outcome(self) -> Any:
         lines = [json.loads(line) for line in Path("results/r/results.jsonl").read_text().splitlines()]
@@ -89,21 +88,18 @@ class Run(Scenario):
         }
 
 
-TASKS = [{"id": f"t{number}", "deadly": number == 1} for number in range(3)]
-
-
 class Work(Scenario):
-    """`outrider enqueue`, `work` with a process for the worker, `export`."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url or "sqlite:///runs.db")
+    """`outrider enqueue`, `work`, `export`."""
 
     def live(self) -> None:
-        Path("tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in TASKS))
+        # A supervisor takes the leases of a worker that an agent has killed.
+        kills = self.point.startswith("supervisor.")
+        tasks = [{"id": f"t{number}", "deadly": number == 1 and kills} for number in range(3)]
+        Path("tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
         how = ["--id-field", "id", "--unresponsive", "2", "--max-attempts", "9"]
         command("enqueue", "tasks.jsonl", *how, "--store", self.url)
         how = ["--workers", "1", "--max-env-num-per-worker", "3", "--agent", "chaos_agents:toil"]
-        command("work", "--until-done", *how, "--store", self.url)
+        command("work", "--until-done", *how, *([] if kills else ["--tasks"]), "--store", self.url)
         command("export", "-o", "out.jsonl", "--store", self.url)
 
     async def outcome(self) -> Any:
@@ -123,14 +119,12 @@ max_turns: 3
 class Rollout(Scenario):
     """`outrider rollout`, resumed."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url or "sqlite:///results/r/store.db")
-        self._store = ["--store", url] if url else []
+    own_store = "sqlite:///results/r/store.db"
 
     def live(self) -> None:
         Path("settings.yaml").write_text(SETTINGS)
         begun = Path("results/r/rollout.yaml").exists()
-        command("rollout", *(["--resume", "r"] if begun else ["-c", "settings.yaml", "--name", "r", *self._store]))
+        command("rollout", *(["--resume", "r"] if begun else ["-c", "settings.yaml", "--name", "r", *self.store_option]))
 
     async def outcome(self) -> Any:
         async with open_store(self.url, create=False) as store:
@@ -156,9 +150,6 @@ N_BATCHES = 2
 
 class Train(Scenario):
     """A trainer of its own: takes batches, writes them down, publishes a model for each."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url or "sqlite:///runs.db")
 
     def live(self) -> None:
         asyncio.run(self._train())
@@ -190,9 +181,6 @@ class Train(Scenario):
 class Pool(Scenario):
     """A pool of one sandbox, used twice, whose owner is killed."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url or "sqlite:///runs.db")
-
     def live(self) -> None:
         asyncio.run(self._use())
 
@@ -220,9 +208,6 @@ ITEMS = list(range(3))
 
 class Channel(Scenario):
     """A durable channel: all items are put, each is read under a lease and noted, then it is closed."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url or "sqlite:///runs.db")
 
     def live(self) -> None:
         with DurableChannel("c", self.url, lease_seconds=1.0) as channel, Path("read").open("a") as noted:
@@ -290,7 +275,7 @@ def tried(scenario: str, folder: Path, url: str, point: str) -> dict[str, Any]:
     log = folder / "log"
     deaths = [f"{EARLIER[name]}:{folder / 'earlier'}"] if (name := point.partition(":")[0]) in EARLIER else []
     deaths += [f"{point}:{folder / 'died'}"]
-    made = SCENARIOS[scenario](url)
+    made = SCENARIOS[scenario](url, point)
 
     def live(death: str) -> None:
         os.chdir(folder)
@@ -322,9 +307,22 @@ def tried(scenario: str, folder: Path, url: str, point: str) -> dict[str, Any]:
 
 
 def main(scenario: str, folder: Path, url: str, points: list[str]) -> None:
-    for number, point in enumerate(["", *points]):
-        own = url and f"{url}_{number}"  # a schema for each
-        print(json.dumps(tried(scenario, folder / f"{number}", own, point)), flush=True)
+    numbers = itertools.count()
+
+    def told(point: str) -> bool:
+        """Whether it was reached."""
+        number = next(numbers)
+        told = tried(scenario, folder / f"{number}", url and f"{url}_{number}", point)  # a schema for each
+        print(json.dumps(told), flush=True)
+        return told.get("died", False)
+
+    told("")
+    for point in points:
+        name, _, n = point.partition(":")
+        if n == EVERY_TIME:
+            any(not told(f"{name}:{n}") for n in range(1, MOST_TIMES))
+        else:
+            told(point)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ async def check_deaths(library: Path, folder: Path, history: Path, *, options: s
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-@pytest.mark.parametrize(("options", "seed"), [("", 1), ("?synchronous=full", 2)])
+@pytest.mark.parametrize(("options", "seed"), [("", 1), ("?durability=full", 2)])
 async def test_what_was_acknowledged_outlives_torn_writes(
     library: Path, tmp_path: Path, history: Path, options: str, seed: int
 ):

@@ -29,7 +29,7 @@ def is_running_here(worker: Worker) -> bool:
 
 def _pid_here(worker_id: str) -> str | None:
     """The process that the id names, if that is one of this machine; see `worker_id_of`."""
-    host, _, pid = worker_id.partition("@")[2].rpartition(":")
+    host, _, pid = worker_id.partition("@")[2].partition("/")[0].rpartition(":")
     return pid if host == socket.gethostname() and pid.isdecimal() else None
 
 

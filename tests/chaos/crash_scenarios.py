@@ -124,7 +124,9 @@ class Rollout(Scenario):
     def live(self) -> None:
         Path("settings.yaml").write_text(SETTINGS)
         begun = Path("results/r/rollout.yaml").exists()
-        command("rollout", *(["--resume", "r"] if begun else ["-c", "settings.yaml", "--name", "r", *self.store_option]))
+        command(
+            "rollout", *(["--resume", "r"] if begun else ["-c", "settings.yaml", "--name", "r", *self.store_option])
+        )
 
     async def outcome(self) -> Any:
         async with open_store(self.url, create=False) as store:

@@ -241,7 +241,9 @@ async def check_nothing_runs(store: Store) -> None:
     await eventually(is_over, within_seconds=20)
 
 
-async def test_a_trainer_that_was_frozen_past_a_takeover_is_refused_and_changes_nothing(store_url: str, tmp_path: Path):
+async def test_a_trainer_that_was_frozen_past_a_takeover_is_refused_and_changes_nothing(
+    store_url: str, tmp_path: Path, history: Path
+):
     async with open_store(store_url) as store:
         with Run(store_url, tmp_path).going() as run:
             frozen = run.start_freezing_trainer()
@@ -274,6 +276,7 @@ async def test_a_trainer_that_was_frozen_past_a_takeover_is_refused_and_changes_
                 assert all(now[number] is state for number, state in before.items() if state in CLOSED)
                 assert (await second.get_batch()).number == after.number + 1
                 assert second.status().dropped.get("aborted", 0) == 0
+        await check_store(store, history, max_staleness=MAX_STALENESS)
 
 
 CLOSED = (GroupState.ACKNOWLEDGED, GroupState.DROPPED)

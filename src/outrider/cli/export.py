@@ -80,7 +80,7 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
         return
     is_pipe = output.exists() and not output.is_file()
     try:
-        with open(output, "w", encoding="utf-8") if is_pipe else written_private_whole(output) as file:
+        with output.open("w", encoding="utf-8") if is_pipe else written_private_whole(output) as file:
             yield file
     except OSError as exc:
         raise InvalidInput(f"cannot write {output}: {exc.strerror}") from exc

@@ -72,7 +72,9 @@ def folder_to_resume(wanted: str, output_dir: str, settings: RolloutSettings | N
         below = Path(output_dir) / wanted
         folder = RolloutFolder(below if below.is_dir() or not Path(wanted).is_dir() else Path(wanted))
         if not folder.settings.is_file():
-            raise InvalidInput(f"{folder.path} holds no rollout to go on with; look into {output_dir}, or start it anew")
+            raise InvalidInput(
+                f"{folder.path} holds no rollout to go on with; look into {output_dir}, or start it anew"
+            )
         return folder
     paths = sorted(Path(output_dir).glob(f"*/{SETTINGS_FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in paths:

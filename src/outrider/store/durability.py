@@ -33,7 +33,9 @@ def take_durability(options: dict[str, str], shown: str) -> Durability:
         return Durability(value.lower())
     except ValueError:
         known = " or ".join(f"?{OPTION}={one}" for one in Durability)
-        raise InvalidInput(f"{shown}: there is no {OPTION} {value!r}{_meant(value, Durability)}; give {known}") from None
+        raise InvalidInput(
+            f"{shown}: there is no {OPTION} {value!r}{_meant(value, Durability)}; give {known}"
+        ) from None
 
 
 def refuse_others(options: dict[str, str], shown: str) -> None:

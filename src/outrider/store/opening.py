@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from outrider.core.clock import Clock, SystemClock
 from outrider.core.errors import InvalidInput
+from outrider.core.ids import new_id
 from outrider.store.durability import Durability, refuse_others, take_durability
 from outrider.store.leased import LeasedStore
 from outrider.store.protocol import Store
@@ -24,6 +25,7 @@ class OpenStore:
 
     def __init__(self, store: LeasedStore, *, read_only: bool) -> None:
         self._store = store
+        self._opened: Store = store
         self._read_only = read_only
 
     def __await__(self) -> Generator[Any, None, Store]:
@@ -33,15 +35,17 @@ class OpenStore:
         return await self._open()
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._store.close()
+        await self._opened.close()
 
     async def _open(self) -> Store:
         store: Store = await self._store.open(read_only=self._read_only)
         if not (folder := os.environ.get(HISTORY_VARIABLE)):
             return store
-        from outrider.store.history import FileRecorder, recorded
+        from outrider.store.history import FileRecorder, name_of, recorded
 
-        return recorded(store, FileRecorder(Path(folder)))
+        # Two stores in memory are never the same one.
+        self._opened = recorded(store, FileRecorder(Path(folder)), name=name_of(store) or new_id("memory"))
+        return self._opened
 
 
 def open_store(

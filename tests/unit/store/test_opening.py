@@ -73,7 +73,9 @@ async def test_the_old_name_of_durability_works_and_is_warned_of(tmp_path: Path,
     async with open_store(f"sqlite:///{tmp_path}/runs.db?synchronous=full") as store:
         assert isinstance(store, SqliteStore)
         assert await store._write(lambda desk: desk.connection.execute("PRAGMA synchronous").fetchone()) == (2,)
-    assert [record.message.partition(": ")[2] for record in caplog.records] == ["?synchronous= is now called ?durability="]
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "?synchronous= is now called ?durability="
+    ]
 
 
 async def test_a_relative_path_lies_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

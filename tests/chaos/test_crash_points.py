@@ -76,7 +76,7 @@ def check_deaths(scenario: str, folder: Path, url: str, points: Sequence[str]) -
     for told in others:
         assert told["outcome"] == undisturbed["outcome"], f"{scenario} at {told['point']}"
     n_deaths, n_calls = sum(told["died"] for told in others), sum(told["n_calls"] for told in others)
-    note_soak("crash points", deaths=n_deaths, calls_checked=n_calls)
+    note_soak("killed at crash points", deaths=n_deaths, calls_checked=n_calls)
 
 
 @pytest.mark.timeout(180)

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from report import readable
 from results import RESULTS, TITLE, commit, facts, replace_section
@@ -58,7 +58,7 @@ def section(notes: Notes, outcome: str, seconds: float, how: str, when: datetime
 
 
 def outcome_of(junit: Path) -> str:
-    suite = ElementTree.parse(junit).getroot().find("testsuite")
+    suite = ET.parse(junit).getroot().find("testsuite")
     assert suite is not None
     n_bad = sum(int(suite.get(name, 0)) for name in ("failures", "errors", "skipped"))
     return f"{int(suite.get('tests', 0)):,} tests, {n_bad} of them failed,"

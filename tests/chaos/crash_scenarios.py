@@ -88,13 +88,18 @@ class Run(Scenario):
         }
 
 
+N_TASKS = 3
+
+
 class Work(Scenario):
     """`outrider enqueue`, `work`, `export`."""
 
     def live(self) -> None:
+        if (exported := Path("out.jsonl")).exists():
+            assert exported.read_text().count("\n") == N_TASKS, "a file that is there is whole"
         # A supervisor takes the leases of a worker that an agent has killed.
         kills = self.point.startswith("supervisor.")
-        tasks = [{"id": f"t{number}", "deadly": number == 1 and kills} for number in range(3)]
+        tasks = [{"id": f"t{number}", "deadly": number == 1 and kills} for number in range(N_TASKS)]
         Path("tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
         how = ["--id-field", "id", "--unresponsive", "2", "--max-attempts", "9"]
         command("enqueue", "tasks.jsonl", *how, "--store", self.url)

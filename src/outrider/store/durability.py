@@ -46,4 +46,4 @@ def refuse_others(options: dict[str, str], shown: str) -> None:
 
 def _meant(given: str, known: Iterable[str]) -> str:
     near = get_close_matches(given.lower(), list(known), n=1)
-    return f", did you mean {str(near[0])!r}?" if near else ""
+    return f" (did you mean {str(near[0])!r}?)" if near else ""

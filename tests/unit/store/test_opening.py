@@ -57,10 +57,10 @@ async def test_durability_is_how_sqlite_commits(tmp_path: Path, options: str, le
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("sqlite:///runs.db?durability=ful", "no durability 'ful', did you mean 'full'"),
+        ("sqlite:///runs.db?durability=ful", "no durability 'ful' (did you mean 'full'?)"),
         ("sqlite:///runs.db?durability=", "give ?durability=normal or ?durability=full"),
-        ("sqlite:///runs.db?durabilty=full", "no option 'durabilty', did you mean 'durability'"),
-        ("postgresql://u@h/d?durability=fulll", "no durability 'fulll', did you mean 'full'"),
+        ("sqlite:///runs.db?durabilty=full", "no option 'durabilty' (did you mean 'durability'?)"),
+        ("postgresql://u@h/d?durability=fulll", "no durability 'fulll' (did you mean 'full'?)"),
         ("memory://?durability=full", "it ends with its process"),
     ],
 )

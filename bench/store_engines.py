@@ -26,7 +26,6 @@ class Engine:
         """Whether several processes can open the same store."""
         return self.name != "memory"
 
-
     def durable(self) -> "Engine":
         """The same with commits that survive the loss of power."""
 

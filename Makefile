@@ -17,8 +17,8 @@ run: $(VENV)/installed-run  ## a game and a benchmark solved by the built-in pol
 test: $(VENV)/installed-test static  ## everything, as CI runs it
 	$(BIN)/pytest -n 4 --dist worksteal
 
-soak: $(VENV)/installed-test  ## long chaos, thousands of simulated schedules, repetitions: half an hour
-	$(BIN)/pytest -m soak -n 2 --timeout 1800
+soak: $(VENV)/installed-test  ## long chaos, thousands of simulated schedules: half an hour, written to bench/RESULTS.md
+	$(BIN)/python bench/soak.py
 
 check: $(VENV)/installed-test static  ## what to run before a commit: static checks and the fast tests
 	$(BIN)/pytest -q -n 2 tests/unit tests/contract tests/property

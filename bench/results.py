@@ -49,7 +49,7 @@ def section(name: str, lines: Sequence[Line], how: str, when: datetime) -> str:
     goals: Sequence[Goal] = program.GOOD
     parts = [
         f"## {name.upper()}",
-        *_facts(how, when),
+        *facts(how, when),
         "",
         getattr(program, "METHOD", METHOD),
         *_missing(lines),
@@ -79,7 +79,8 @@ def write_pictures(name: str, lines: Sequence[Line]) -> None:
             (HERE / file).write_text(text)
 
 
-def _facts(how: str, when: datetime) -> list[str]:
+def facts(how: str, when: datetime) -> list[str]:
+    """When, how and on what something was measured, as a table."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     facts = {
@@ -92,7 +93,7 @@ def _facts(how: str, when: datetime) -> list[str]:
     return ["", "| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in facts.items())]
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit that was measured, and whether the working tree differs from it."""
     try:
         said = subprocess.run(
@@ -183,7 +184,7 @@ def main(argv: Sequence[str]) -> int:
         how = shlex.join(["outrider", "bench", name, *flags])
         if options.lines is None:
             lines, when = lines_of(name, flags), datetime.now(UTC)
-            how += f" at commit {_commit()}"
+            how += f" at commit {commit()}"
         else:
             lines = [json.loads(line) for line in options.lines.read_text().splitlines()]
             when = datetime.fromtimestamp(options.lines.stat().st_mtime, UTC)

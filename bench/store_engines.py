@@ -26,6 +26,15 @@ class Engine:
         """Whether several processes can open the same store."""
         return self.name != "memory"
 
+    def durable(self) -> "Engine":
+        """The same with commits that survive the loss of power."""
+
+        def new_url() -> str:
+            url = self.new_url()
+            return f"{url}{'&' if '?' in url else '?'}durability=full"
+
+        return Engine(f"{self.name} durability=full", new_url, self.server_pid)
+
 
 MEMORY = Engine("memory", lambda: "memory://")
 

@@ -9,7 +9,7 @@ import pytest
 
 from outrider.testing import FakeClock
 
-pytest_plugins = ["docker_engine", "hypervisor_stand_ins.stage", "aws_stand_in", "postgres_server"]
+pytest_plugins = ["docker_engine", "hypervisor_stand_ins.stage", "aws_stand_in", "postgres_server", "history_checking"]
 
 hypothesis.settings.register_profile("outrider", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("outrider")

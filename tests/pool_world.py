@@ -57,11 +57,11 @@ class Wrong(StrEnum):
 class World:
     """One pool after the other on one host, with holders who misbehave."""
 
-    def __init__(self, seed: int, n_leases: int) -> None:
+    def __init__(self, seed: int, n_leases: int, journal: MemoryJournal | None = None) -> None:
         self.rng = random.Random(seed)
         self.plan = RandomPlan(self.rng, seconds=SECONDS, faults=FAULTS)
         self.host = Host(self.plan)
-        self.journal = MemoryJournal()
+        self.journal = journal or MemoryJournal()
         self.held: dict[str, Lease] = {}
         self.asked = {run: itertools.count() for run in "abc"}
         self.served = dict.fromkeys("abc", -1)

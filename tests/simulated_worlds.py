@@ -12,9 +12,10 @@ from contextlib import suppress
 from typing import Any
 
 from outrider import Context, RolloutConfig, RolloutRequest, Runner, Store, open_store
-from outrider.core.errors import OutriderError, StoreUnavailable
+from outrider.core.errors import OutriderError, PoolLost, StoreUnavailable
 from outrider.core.status import LIVE, QUEUED, RolloutStatus
 from outrider.testing import LoopClock
+from outrider.testing.fake_machines import MemoryJournal
 from outrider.testing.history import MemoryRecorder, calls_of, check, observe
 from outrider.testing.unreliable import UnreliableStore
 from outrider.train.scheduler import RolloutScheduler
@@ -193,8 +194,37 @@ async def check_trained(store: Store) -> None:
         assert {rollout.status for rollout in rollouts} == {RolloutStatus.SUCCEEDED}
 
 
+class StoreJournal(MemoryJournal):
+    """Does everything twice, in its own way and in a store: both must do the same."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+
+    async def open_pool(self, name: str) -> int:
+        epoch = await super().open_pool(name)
+        assert await self._store.open_pool(name) == epoch
+        return epoch
+
+    async def write_machines(self, pool: str, epoch: int, number: int, *rows: Any) -> None:
+        try:
+            await super().write_machines(pool, epoch, number, *rows)
+        except PoolLost:
+            with suppress(PoolLost):
+                await self._store.write_machines(pool, epoch, number, *rows)
+                raise AssertionError("the store takes what belongs to an epoch that is over") from None
+            raise
+        await self._store.write_machines(pool, epoch, number, *rows)
+
+
 async def pool(seed: int) -> None:
     """One pool after the other on machines that fail, hang, lie and die."""
-    world = World(seed, n_leases=60)
-    await world.run()
-    assert world.wrongs == Counter(), world.wrongs
+    recorder = MemoryRecorder()
+    async with open_store("memory://", clock=LoopClock()) as store:
+        journal = StoreJournal(recorder.record(store))
+        world = World(seed, n_leases=60, journal=journal)
+        await world.run()
+        assert world.wrongs == Counter(), world.wrongs
+        kept = {record.machine_id: record for record in await store.query_machines("pool")}
+        assert kept == journal.records
+    check(calls_of(recorder.lines))

@@ -1,8 +1,9 @@
-"""The agents of the chaos tests: one leaves a line in a file for every time it ran to its end, one waits for a file."""
+"""The agents of the chaos tests."""
 
 import asyncio
 import os
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from outrider import Context
 
 
 async def trace(task: Any, ctx: Context) -> float:
+    """Leaves a line in a file for every time it ran to its end."""
     await asyncio.sleep(random.uniform(0, 0.02))
     ctx.log("ran")
     line = f"{ctx.rollout_id} {ctx.attempt_id}\n".encode()
@@ -26,3 +28,13 @@ async def wait_for_file(task: Any, ctx: Context) -> float:
     while not file.exists():
         await asyncio.sleep(0.02)
     return 1.0
+
+
+async def toil(task: Any, ctx: Context) -> float:
+    """One of them takes its worker along the first time."""
+    ctx.log("begun")
+    if task["deadly"] and ctx.rollout.n_attempts == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    await asyncio.sleep(1.1)
+    ctx.log("done")
+    return float(task["id"][1:])

@@ -1,12 +1,8 @@
-"""Every call on a store that a chaos test or its processes make is recorded, to be checked in the end."""
-
-from pathlib import Path
+"""Every call on a store that a chaos test or its processes make is recorded, and checked in the end."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "history"
-    monkeypatch.setenv("OUTRIDER_HISTORY", str(folder))
-    return folder
+def _checked(history: object) -> None:
+    """See `history_checking`."""

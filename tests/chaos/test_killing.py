@@ -17,6 +17,7 @@ import pytest
 from ended_once import check_ended_once, enqueue_traced
 from outrider import open_store
 from outrider.testing.history import check_store
+from soaking import note_soak
 
 N_ROLLOUTS = 3000
 LEASE_SECONDS = 1.5
@@ -136,23 +137,39 @@ class Killer:
             self.supervisor.wait(timeout=seconds)
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(("store_url", "seed"), [("sqlite", 1), ("postgres", 2)], indirect=["store_url"])
-async def test_nothing_is_lost_and_nothing_ends_twice(store_url: str, tmp_path: Path, history: Path, seed: int):
+async def check_killing(
+    store_url: str, tmp_path: Path, history: Path, *, seed: int, n_rollouts: int, seconds: float
+) -> None:
     trace = tmp_path / "trace"
     async with open_store(store_url) as store:
-        ids = await enqueue_traced(store, trace, N_ROLLOUTS, LEASE_SECONDS)
+        ids = await enqueue_traced(store, trace, n_rollouts, LEASE_SECONDS)
     killer = Killer(store_url, tmp_path / "log", random.Random(seed))
     with resumed(children(killer.supervisor.pid)):
-        killer.run(KILL_SECONDS, trace)
-        killer.finish(90)
+        killer.run(seconds, trace)
+        killer.finish(90 + 10 * seconds)
     print(dict(killer.harm))
     assert killer.harm.total() >= LEAST_HARM
 
     async with open_store(store_url) as store:
         await check_ended_once(store, ids, trace)
-        print(await check_store(store, history), "calls")
+        n_calls = await check_store(store, history)
+    stopped = killer.harm["worker stopped past its lease"]
+    deaths = killer.harm.total() - stopped
+    note_soak("workers killed", rollouts=n_rollouts, deaths=deaths, freezes=stopped, calls_checked=n_calls)
     if store_url.startswith("sqlite"):
         with sqlite3.connect(tmp_path / "runs.db") as db:
             assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         db.close()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("store_url", "seed"), [("sqlite", 1), ("postgres", 2)], indirect=["store_url"])
+async def test_nothing_is_lost_and_nothing_ends_twice(store_url: str, tmp_path: Path, history: Path, seed: int):
+    await check_killing(store_url, tmp_path, history, seed=seed, n_rollouts=N_ROLLOUTS, seconds=KILL_SECONDS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10, 14))
+@pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
+async def test_nothing_is_lost_however_long_it_goes_on(store_url: str, tmp_path: Path, history: Path, seed: int):
+    await check_killing(store_url, tmp_path, history, seed=seed, n_rollouts=4 * N_ROLLOUTS, seconds=40.0)

@@ -25,6 +25,7 @@ from outrider.core.status import LIVE, QUEUED, RolloutStatus
 from outrider.testing import eventually
 from outrider.testing.history import check_store
 from outrider.train.scheduler import RolloutScheduler
+from soaking import note_soak
 from walking import BATCH_GROUPS, CONFIG, GROUP_SIZE, LEDGER, MAX_STALENESS
 
 HERE = Path(__file__).parent
@@ -153,16 +154,12 @@ def wait_for_line(run: Run, seconds: float = 40.0) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize(("store_url", "seed"), [("sqlite", 1), ("postgres", 2)], indirect=["store_url"])
-async def test_no_group_is_lost_or_trained_on_twice_whoever_is_killed(
-    store_url: str, tmp_path: Path, history: Path, seed: int
-):
+async def check_training(store_url: str, tmp_path: Path, history: Path, *, seed: int, n_harms: int) -> None:
     rng = random.Random(seed)
     with Run(store_url, tmp_path).going() as run:
         run.start_trainer()
         wait_for_line(run)
-        while run.harm.total() < N_HARMS:
+        while run.harm.total() < n_harms:
             if rng.random() < 0.7:  # otherwise whoever was started may not be ready yet
                 wait_for_line(run)
             time.sleep(rng.uniform(0.0, 0.4))
@@ -181,7 +178,23 @@ async def test_no_group_is_lost_or_trained_on_twice_whoever_is_killed(
             check_ledger(entries, n_batches)
             await check_trajectories(store, entries)
             await check_nothing_runs(store)
-            print(await check_store(store, history, max_staleness=MAX_STALENESS), "calls")
+            n_calls = await check_store(store, history, max_staleness=MAX_STALENESS)
+    note_soak("trainers killed", deaths=run.harm.total(), batches=n_batches, calls_checked=n_calls)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("store_url", "seed"), [("sqlite", 1), ("postgres", 2)], indirect=["store_url"])
+async def test_no_group_is_lost_or_trained_on_twice_whoever_is_killed(
+    store_url: str, tmp_path: Path, history: Path, seed: int
+):
+    await check_training(store_url, tmp_path, history, seed=seed, n_harms=N_HARMS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10, 12))
+@pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
+async def test_no_group_is_lost_however_long_it_goes_on(store_url: str, tmp_path: Path, history: Path, seed: int):
+    await check_training(store_url, tmp_path, history, seed=seed, n_harms=5 * N_HARMS)
 
 
 def check_journal(lines: list[dict[str, Any]], entries: list[GroupEntry], n_batches: int) -> None:
@@ -241,7 +254,9 @@ async def check_nothing_runs(store: Store) -> None:
     await eventually(is_over, within_seconds=20)
 
 
-async def test_a_trainer_that_was_frozen_past_a_takeover_is_refused_and_changes_nothing(store_url: str, tmp_path: Path):
+async def test_a_trainer_that_was_frozen_past_a_takeover_is_refused_and_changes_nothing(
+    store_url: str, tmp_path: Path, history: Path
+):
     async with open_store(store_url) as store:
         with Run(store_url, tmp_path).going() as run:
             frozen = run.start_freezing_trainer()
@@ -274,6 +289,7 @@ async def test_a_trainer_that_was_frozen_past_a_takeover_is_refused_and_changes_
                 assert all(now[number] is state for number, state in before.items() if state in CLOSED)
                 assert (await second.get_batch()).number == after.number + 1
                 assert second.status().dropped.get("aborted", 0) == 0
+        await check_store(store, history, max_staleness=MAX_STALENESS)
 
 
 CLOSED = (GroupState.ACKNOWLEDGED, GroupState.DROPPED)

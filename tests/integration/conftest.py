@@ -10,6 +10,19 @@ import pytest
 
 from outrider import Store, open_store
 
+HARMFUL = frozenset({
+    "test_agents_from_hell", "test_channel_durable", "test_machines_on_ray", "test_postgres_faults", "test_rollout",
+    "test_rollout_machines", "test_rollout_workers", "test_run", "test_run_machines", "test_run_on_ray",
+    "test_scheduler_faults", "test_scheduler_takeover", "test_sqlite_disk", "test_sqlite_processes", "test_supervisor",
+})  # fmt: skip
+"""Where processes are killed and answers are lost: what stores were asked is recorded there, and checked in the end."""
+
+
+@pytest.fixture(autouse=True)
+def _checked(request: pytest.FixtureRequest) -> None:
+    if request.path.stem in HARMFUL:
+        request.getfixturevalue("history")
+
 
 @pytest.fixture
 def store_url(tmp_path: Path) -> str:

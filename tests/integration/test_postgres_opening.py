@@ -241,3 +241,32 @@ async def test_claims_and_ends_go_by_index_also_right_after_a_large_enqueue(
             assert scans <= {index, "rollouts_pkey", "rollouts_by_status"}, plan
             by_status = re.findall(r"using rollouts_by_status on rollouts.*\n(.*)", plan)
             assert all("(seq = " in condition for condition in by_status), plan  # found below each of a few statuses
+
+
+async def test_full_durability_has_the_server_flush_each_commit(postgres_server: PostgresServer, postgres_url: str):
+    postgres_server.sql("ALTER DATABASE postgres SET synchronous_commit = off")
+    try:
+        for options, found in (("", "off"), ("&durability=normal", "off"), ("&durability=full", "on")):
+            async with open_store(f"{postgres_url}{options}") as store:
+                show = getattr(store, "_links").run  # noqa: B009 no part of a store's protocol
+                assert await show(lambda link, _: link.fetchval("SHOW synchronous_commit")) == found
+    finally:
+        postgres_server.sql("ALTER DATABASE postgres RESET synchronous_commit")
+
+
+async def test_full_durability_is_refused_by_a_server_that_cannot_give_it(
+    postgres_server: PostgresServer, postgres_url: str
+):
+    def set_and_seen(value: str) -> None:
+        postgres_server.sql(f"ALTER SYSTEM SET full_page_writes = {value}")
+        postgres_server.sql("SELECT pg_reload_conf()")
+        while postgres_server.sql("SHOW full_page_writes") != value:
+            time.sleep(0.01)
+
+    set_and_seen("off")
+    try:
+        async with no_leaks():
+            with pytest.raises(InvalidInput, match="durability=full needs a server with full_page_writes=on"):
+                await open_store(f"{postgres_url}&durability=full")
+    finally:
+        set_and_seen("on")

@@ -264,7 +264,7 @@ async def test_workers_wait_for_room_on_a_full_disk_and_lose_no_finished_work(
 
 
 async def test_workers_stop_and_say_why_when_the_disk_has_lost_data(tmp_path: Path):
-    url = f"sqlite:///{tmp_path}/runs.db?synchronous=full"
+    url = f"sqlite:///{tmp_path}/runs.db?durability=full"
     async with asyncio.timeout(60), open_store(url) as store:
         await store.enqueue_many_rollouts([RolloutRequest(input=TESTS) for _ in range(3)])
         with working(url, tmp_path, "break_the_disk", "--workers", "1") as process:

@@ -14,6 +14,7 @@ import simulated_worlds
 from outrider.store.rows import Current
 from outrider.testing.history import HistoryViolated
 from outrider.testing.simulation import Program, explore, run_seeded, shrink
+from soaking import note_soak
 
 N_SEEDS = 30
 LIMIT_SECONDS = simulated_worlds.LIMIT_SECONDS
@@ -45,6 +46,7 @@ def quiet(caplog):
 def check_seeds(world: Program, seeds: range) -> None:
     for failed in explore(world, seeds, limit_seconds=LIMIT_SECONDS):
         pytest.fail(f"{shrink(world, failed, limit_seconds=LIMIT_SECONDS)}")
+    note_soak(f"simulated {world.__name__}", seeds=len(seeds))
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.__name__)

@@ -5,6 +5,7 @@ import threading
 from typing import Protocol
 
 from outrider.core import wire
+from outrider.core.crash_points import reached
 from outrider.core.event import Event
 from outrider.store import Store
 
@@ -47,6 +48,7 @@ class Recorder:
         async with self._sending:
             if batch := tuple(self._pending):
                 await self._store.append_events(self._rollout_id, self._attempt_id, batch, first_index=self._n_sent)
+                reached("events.appended")
                 self._sent(len(batch))
 
     async def rest(self) -> tuple[tuple[Event, ...], int]:

@@ -8,6 +8,7 @@ import click
 from outrider.cli.console import echo, print_json
 from outrider.cli.options import json_option, opened, run, store_option
 from outrider.cli.tasks import read_tasks
+from outrider.core.crash_points import reached
 from outrider.core.errors import InvalidInput
 from outrider.core.ids import new_id
 from outrider.core.rollout import Rollout, RolloutConfig, RolloutRequest
@@ -113,6 +114,7 @@ async def _enqueue(store_url: StoreUrl, requests: list[RolloutRequest]) -> list[
         rollouts: list[Rollout] = []
         for chunk in _chunks(requests):
             rollouts += await store.enqueue_many_rollouts(chunk)
+            reached("enqueue.chunk_enqueued")
             _show_progress(len(rollouts), len(requests))
         return rollouts
 

@@ -1,7 +1,8 @@
 """`outrider export`."""
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -10,8 +11,9 @@ import msgspec
 
 from outrider.cli.console import echo, json_text
 from outrider.cli.options import check_tag, opened, run, store_option, tag_option
+from outrider.core.crash_points import reached
 from outrider.core.errors import InvalidInput
-from outrider.core.files import private
+from outrider.core.files import written_private_whole
 from outrider.core.rollout import Rollout
 from outrider.core.status import FINAL
 from outrider.core.trajectory import Trajectory
@@ -33,7 +35,7 @@ def command(*, output: Path | None, status: str | None, tag: str | None, store_u
     """Write finished rollouts with their events as JSON lines, in the order they ended.
 
     Each line is an object with `rollout`, `attempt` (the one that ended it) and `events`. A rollout that cannot be
-    written is named and left out, and the exit code is 1.
+    written is named and left out, and the exit code is 1. The file appears when it is complete.
     """
     n_written, n_left_out = run(_export(store_url, output, status, tag))
     rest = f", {n_left_out} left out" if n_left_out else ""
@@ -61,6 +63,7 @@ async def _export(store_url: StoreUrl, output: Path | None, status: str | None, 
                     else:
                         n_written += 1
                         file.write(line)
+            reached("export.written")
     return n_written, n_left_out
 
 
@@ -70,10 +73,14 @@ async def _line(store: Store, rollout: Rollout) -> str:
     return json_text(Trajectory(rollout=rollout, attempt=attempt, events=events.items)) + "\n"
 
 
-def _opened(output: Path | None) -> AbstractContextManager[TextIO]:
+@contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
     if output is None:
-        return nullcontext(sys.stdout)
+        yield sys.stdout
+        return
+    is_pipe = output.exists() and not output.is_file()
     try:
-        return open(output, "w", encoding="utf-8", opener=private)
+        with output.open("w", encoding="utf-8") if is_pipe else written_private_whole(output) as file:
+            yield file
     except OSError as exc:
         raise InvalidInput(f"cannot write {output}: {exc.strerror}") from exc

@@ -4,6 +4,7 @@ import os
 import socket
 from pathlib import Path
 
+from outrider.core.crash_points import reached
 from outrider.core.status import WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import Store
@@ -14,6 +15,7 @@ async def take_leases_of_the_dead(store: Store) -> None:
     for worker in await store.query_workers(status=WorkerStatus.BUSY):
         if _is_gone(worker.worker_id):
             await store.revoke_leases(worker.worker_id, reason=f"worker {worker.worker_id} is gone")
+            reached("leases.taken")
 
 
 def is_running_here(worker: Worker) -> bool:
@@ -27,7 +29,7 @@ def is_running_here(worker: Worker) -> bool:
 
 def _pid_here(worker_id: str) -> str | None:
     """The process that the id names, if that is one of this machine; see `worker_id_of`."""
-    host, _, pid = worker_id.partition("@")[2].rpartition(":")
+    host, _, pid = worker_id.partition("@")[2].partition("/")[0].rpartition(":")
     return pid if host == socket.gethostname() and pid.isdecimal() else None
 
 

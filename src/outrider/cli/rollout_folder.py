@@ -11,6 +11,7 @@ from outrider.cli.rollout_config import RolloutSettings, check_same, read_settin
 from outrider.cli.rollout_trainer import Step
 from outrider.cli.run_folder import STORE_FILE, fresh_path
 from outrider.core import wire
+from outrider.core.crash_points import reached
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 from outrider.core.files import private
@@ -60,6 +61,7 @@ def new_folder(settings: RolloutSettings, now: datetime) -> RolloutFolder:
     """A fresh folder with the settings in it."""
     words = ("rollout", settings.train_env_manager.tags[0], settings.model)
     folder = RolloutFolder(fresh_path(settings.output_dir, settings.name, words, now))
+    reached("rollout.folder_made")
     write_settings(folder.settings, settings)
     return folder
 
@@ -70,7 +72,9 @@ def folder_to_resume(wanted: str, output_dir: str, settings: RolloutSettings | N
         below = Path(output_dir) / wanted
         folder = RolloutFolder(below if below.is_dir() or not Path(wanted).is_dir() else Path(wanted))
         if not folder.settings.is_file():
-            raise InvalidInput(f"{folder.path} holds no rollout to go on with; look into {output_dir} for its name")
+            raise InvalidInput(
+                f"{folder.path} holds no rollout to go on with; look into {output_dir}, or start it anew"
+            )
         return folder
     paths = sorted(Path(output_dir).glob(f"*/{SETTINGS_FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in paths:

@@ -21,6 +21,7 @@ from outrider.cli.rollout_view import Moment, RolloutView, open_rollout_view
 from outrider.cli.supervision import supervise
 from outrider.core.account import Fate
 from outrider.core.clock import SystemClock, sleep
+from outrider.core.crash_points import reached
 from outrider.core.errors import BatchLate, StoreUnavailable
 from outrider.core.files import write_private_whole
 from outrider.core.ledger import GroupState
@@ -153,7 +154,9 @@ class Job:
         async for step in trainer.steps(self._n_done):
             self._n_done = step.step
             self._n_trained += step.n_trajectories
+            reached("rollout.step_published")
             self._folder.note(step)
+            reached("rollout.step_noted")
             self._view.step(step)
             every = self._settings.validate_every
             if every is not None and step.step % every == 0:

@@ -21,6 +21,9 @@ from outrider.store import StoreUrl
 CONFIG_FILE = "config.yaml"
 STORE_FILE = "store.db"
 
+_WRITTEN_FIRST = frozenset({CONFIG_FILE, f"{PLAN_FILE}.new", "rollout.yaml.new"})
+"""What may be in the folder of a run that has not begun."""
+
 MAY_CHANGE = frozenset({
     "data", "num_rollouts", "workers", "output_dir", "name", "store", "base_url", "api_key_env",
     "max_retries", "record", "limit",
@@ -81,6 +84,8 @@ def fresh_path(output_dir: str, name: str | None, words: Sequence[str], now: dat
         try:
             candidate.mkdir(mode=PRIVATE_FOLDER, parents=True)
         except FileExistsError:
+            if name is not None and is_unbegun(candidate):
+                return candidate
             if name is not None:
                 raise InvalidInput(
                     f"{candidate} is there already; go on with it by --resume {name}, or give another --name"
@@ -90,6 +95,11 @@ def fresh_path(output_dir: str, name: str | None, words: Sequence[str], now: dat
         else:
             return candidate
     raise InvalidInput(f"{path} and a hundred names like it are taken; give a --name")
+
+
+def is_unbegun(path: Path) -> bool:
+    """Whether a run was killed before it had written what it is: another may begin in its place."""
+    return path.is_dir() and {file.name for file in path.iterdir()} <= _WRITTEN_FIRST
 
 
 def folder_to_resume(config: RunConfig, wanted: str, now: Identity) -> RunFolder:

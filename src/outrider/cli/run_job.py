@@ -35,6 +35,7 @@ from outrider.cli.run_setup import (
 from outrider.cli.run_view import Progressing, RunView, open_run_view
 from outrider.cli.supervision import supervise
 from outrider.core.clock import SystemClock
+from outrider.core.crash_points import reached
 from outrider.core.errors import BudgetSpent
 from outrider.core.status import LIVE, RolloutStatus
 from outrider.core.task import Task
@@ -99,10 +100,13 @@ class Job:
                 self._count(line)
             async with opened(self._folder.store_url(self._config), create=True) as store:
                 await enqueue(store, self._plan)
+                reached("run.enqueued")
                 await take_leases_of_the_dead(store)
                 stopped_by = await self._work(store, results)
                 summary = self._board.summary()
+                reached("run.collected")
                 write_report(self._folder.path, summary, run=self._plan.run, facts=self._facts())
+                reached("run.report_written")
                 if len(self._plan) <= MAX_ROLLOUTS:
                     path, run = self._folder.path / PAGE_FILE, self._plan.run
                     await write_page(path, store, title=run, run=run, facts=self._facts())
@@ -233,8 +237,11 @@ async def _run_on(cluster: "Cluster | None", given: RunConfig, *, resume: str | 
     demand = demand_of(config, folder.name, folder.path)
     plan = _plan(config, tasks, folder.name)
     if resume is None:
+        reached("run.folder_made")
         folder.write_config(given)
+        reached("run.config_written")
         save_identity(folder.plan, plan.identity())
+        reached("run.plan_written")
     else:
         check_same(load_identity(folder.plan), plan.identity())
     with open_run_view(as_json=as_json) as view:

@@ -4,7 +4,12 @@ What a run writes holds conversations, answers and settings. A file that is ther
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
+
+from outrider.core.crash_points import reached
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
@@ -27,4 +32,18 @@ def write_private_whole(path: Path, data: bytes | str) -> None:
     new = path.with_name(path.name + ".new")
     new.unlink(missing_ok=True)
     write_private(new, data)
+    reached("file.written")
     new.replace(path)
+
+
+@contextmanager
+def written_private_whole(path: Path) -> Iterator[TextIO]:
+    """A text file to write into, which takes the place of `path` at the end of the block, if that ends well."""
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    try:
+        with open(new, "w", encoding="utf-8", opener=private) as file:
+            yield file
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core import wire
+from outrider.core.crash_points import reached
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 from outrider.core.files import write_private_whole
@@ -117,6 +118,7 @@ async def enqueue(store: Store, plan: Plan) -> int:
     n_rollouts = 0
     while chunk := list(islice(requests, CHUNK)):
         await store.enqueue_many_rollouts(chunk)
+        reached("plan.chunk_enqueued")
         n_rollouts += len(chunk)
     return n_rollouts
 
@@ -131,7 +133,9 @@ def load_identity(path: Path) -> Identity:
     try:
         return from_json(path.read_bytes(), Identity)
     except OSError as exc:
-        raise InvalidInput(f"cannot read {path}: {exc.strerror}; this folder holds no run to go on with") from exc
+        raise InvalidInput(
+            f"cannot read {path}: {exc.strerror}; this folder holds no run to go on with; start one without --resume"
+        ) from exc
     except msgspec.DecodeError as exc:
         raise InvalidInput(f"{path} is no plan of a run: {exc}") from exc
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from outrider.core import wire
+from outrider.core.crash_points import reached
 from outrider.core.decoding import from_json
 from outrider.core.errors import Boundary
 from outrider.core.files import write_private_whole
@@ -26,7 +27,9 @@ def write_report(folder: Path, summary: Summary, *, run: str, facts: Mapping[str
     values = from_json(wire.to_json({"run": run, "facts": facts}))
     values |= from_json(wire.to_json(summary))
     write_private_whole(folder / SUMMARY_JSON, msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n")
+    reached("report.summary_written")
     write_private_whole(folder / PLOT, plot(summary))
+    reached("report.plot_written")
     write_private_whole(folder / SUMMARY_MD, markdown(summary, run=run, facts=facts))
 
 

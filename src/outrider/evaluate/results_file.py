@@ -16,6 +16,7 @@ from typing import Self
 import msgspec
 
 from outrider.core import wire
+from outrider.core.crash_points import reached
 from outrider.core.decoding import from_json, json_decoder
 from outrider.core.errors import InvalidInput, OutriderError
 from outrider.core.files import private
@@ -66,6 +67,7 @@ class ResultsFile:
             if line.rollout_id not in self._written:
                 self._write(wire.to_json(line).encode() + b"\n")
                 self._written.add(line.rollout_id)
+                reached("results.line_written")
                 new.append(line)
         if new and self._sync:
             os.fsync(self._descriptor)

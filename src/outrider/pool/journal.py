@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from outrider.core.clock import Clock, sleep
+from outrider.core.crash_points import reached
 from outrider.core.errors import MachineError, StoreError, StoreUnavailable
 from outrider.core.machine import MachineMove, MachineRecord, MachineState
 
@@ -116,6 +117,7 @@ class JournalWriter:
             n_added = self._n_added
             self._n_writes += 1
             await self._insist(records, moves)
+            reached("pool.journal_written")
             self._n_written = n_added
             self._wake()
 

@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from outrider.core.clock import Clock, SteadyClock, SystemClock
+from outrider.core.crash_points import reached
 from outrider.core.errors import InvalidInput, MachineError, boundary
 from outrider.core.ids import new_id
 from outrider.core.machine import MachineRecord, MachineState
@@ -115,6 +116,7 @@ class MachinePool:
     async def _open(self) -> Upkeep:
         """Be the owner from now on, of all there is."""
         epoch = await self._journal.open_pool(self.name)
+        reached("pool.opened")
         records = await self._journal.query_machines(self.name, [state for state in MachineState if state.exists])
         self._writer = JournalWriter(self._journal, self.name, epoch, self._clock, self._taken_over)
         self._upkeep = Upkeep(
@@ -176,6 +178,7 @@ class MachinePool:
                 leases = await answer
             async with asyncio.timeout_at(max(ends_at, asyncio.get_running_loop().time() + LEAST_JOURNAL_SECONDS)):
                 await writer.flushed()
+                reached("pool.lease_written")
                 return leases
         except BaseException as exc:
             upkeep.give_up(ticket)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from outrider.core.clock import Clock, TimerHandle
+from outrider.core.crash_points import reached
 from outrider.core.errors import MachineError, boundary
 from outrider.core.ids import new_id
 from outrider.pool.config import PoolConfig
@@ -170,7 +171,9 @@ class Upkeep:
     async def _create(self, machine_id: str) -> None:
         try:
             async with self._within(self._config.create_seconds, machine_id, "create"):
+                reached("pool.before_create")
                 running = await self._provider.create(machine_id, self._owner)
+            reached("pool.machine_made")
             if machine_id not in self._kept:  # given up meanwhile, and made all the same
                 async with self._within(self._config.destroy_seconds, machine_id, "destroy"):
                     await running.destroy()
@@ -230,6 +233,7 @@ class Upkeep:
             await running.plant(marker)
         self._unwatch(machine_id)
         remark = await running.reset()
+        reached("pool.machine_reset")
         self._watch(machine_id)
         async with self._within(seconds, machine_id, "look for the marker"):
             is_there = await running.has(marker)
@@ -249,6 +253,7 @@ class Upkeep:
                         await self._is_ours()
                 if kept.running is not None:
                     await kept.running.destroy()
+                    reached("pool.machine_destroyed")
         except MachineError as exc:
             _log.warning("%s", exc)
             self._fleet.destroy_failed(machine_id, str(exc), self._clock.time())

@@ -34,6 +34,7 @@ from outrider.core.account import Account
 from outrider.core.attempt import Failure
 from outrider.core.bounds import require_not_negative
 from outrider.core.clock import Clock, sleep
+from outrider.core.crash_points import reached
 from outrider.core.errors import (
     AgentError,
     AttemptError,
@@ -181,6 +182,7 @@ class AttemptRun:
             attempt = self.claimed.attempt
             await self._store.update_attempt(attempt.rollout_id, attempt.attempt_id, status=AttemptStatus.RUNNING)
             self._said_running = True
+            reached("attempt.said_running")
         await self.recorder.flush()
 
     async def hand_back(self) -> None:
@@ -334,6 +336,7 @@ class AttemptRun:
 
         async def write() -> None:
             events, first_index = await self.recorder.rest()
+            reached("attempt.before_end")
             await self._store.update_attempt(
                 attempt.rollout_id,
                 attempt.attempt_id,
@@ -346,6 +349,7 @@ class AttemptRun:
             )
 
         await self._insistently(write, gives_up=gives_up)
+        reached("attempt.ended")
         return status
 
     async def _insistently(self, write: Callable[[], Awaitable[None]], *, gives_up: bool = True) -> None:

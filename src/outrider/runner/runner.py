@@ -25,6 +25,7 @@ from outrider.agent.function import episodes_of
 from outrider.core.attempt import LostLease
 from outrider.core.bounds import require_count, require_not_negative, require_positive
 from outrider.core.clock import Clock, SystemClock, sleep
+from outrider.core.crash_points import reached
 from outrider.core.errors import AgentError, AttemptError, InvalidInput, LeaseLost, StoreUnavailable
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig
 from outrider.core.status import AttemptStatus, Mode
@@ -219,6 +220,7 @@ class Runner:
             _log.warning("cannot claim, will try again: %s", exc)
             await sleep(self._clock, UNAVAILABLE_SECONDS)
             return ()
+        reached("runner.claimed")
         # A worker that replaces a dead one begins with what that one ran; others look when they have nothing to do.
         self._looks_for_isolated = not claimed
         return claimed

@@ -20,6 +20,7 @@ from itertools import count
 
 from outrider.core.attempt import Failure
 from outrider.core.clock import Clock, SystemClock, sleep
+from outrider.core.crash_points import reached
 from outrider.core.errors import Boundary, InvalidInput, LeaseLost, StoreError, WorkersFailed
 from outrider.core.status import LIVE, QUEUED, AttemptStatus, RolloutStatus
 from outrider.core.tasks import uninterrupted
@@ -279,7 +280,9 @@ class Supervisor:
         reason = f"worker {worker_id} {ended.description}"
         if how is Revoked.ISOLATED and (n_deaths := await self._n_deaths_alone(worker_id)) > 1:
             reason = f"killed its worker {n_deaths} times; the last one {ended.description}"
-        return len(await self._store.revoke_leases(worker_id, reason=reason, how=how))
+        revoked = await self._store.revoke_leases(worker_id, reason=reason, how=how)
+        reached("supervisor.revoked")
+        return len(revoked)
 
     async def _fail_blocking(self, blockage: Blockage) -> bool:
         """Fail the attempt that has blocked its worker; whether it is known which one that was."""

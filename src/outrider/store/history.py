@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -31,6 +32,7 @@ from outrider.core.ledger import Ledger, LedgerWrite
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutRequest
 from outrider.store.protocol import Finished, Resources, Store
+from outrider.store.url import StoreUrl
 
 RECORDED = frozenset(
     {
@@ -64,13 +66,14 @@ _REFUSALS = (InvalidInput, LeaseLost, LedgerLost, PoolLost)
 
 
 class CallBegun(Struct, frozen=True, kw_only=True, tag="begun"):
-    """A call that is about to be made. `at` is in nanoseconds."""
+    """A call that is about to be made on the store of this name. `at` is in nanoseconds."""
 
     client: str
     number: int
     method: str
     arguments: Mapping[str, Any]
     at: int
+    store: str = ""
 
 
 class CallAnswered(Struct, frozen=True, kw_only=True, tag="answered"):
@@ -92,6 +95,9 @@ class Recorder(Protocol):
 
     def write(self, line: HistoryLine) -> None: ...
 
+    def close(self) -> None:
+        """Its store is closed; calls that are refused for that are not recorded any more."""
+
 
 class FileRecorder:
     """Appends lines to a file of its own in `folder`: each is one write, so a killed process leaves only whole ones."""
@@ -102,14 +108,21 @@ class FileRecorder:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def write(self, line: HistoryLine) -> None:
-        os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
+        if self._descriptor >= 0:
+            os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class RecordedStore:
     """A store whose calls are recorded. It has all methods of the store it stands for."""
 
-    def __init__(self, store: Store, recorder: Recorder) -> None:
+    def __init__(self, store: Store, recorder: Recorder, name: str) -> None:
         self._store = store
+        self.name = name
         self._recorder = recorder
         self._client = new_id("client")
         self._numbers = itertools.count()
@@ -122,7 +135,13 @@ class RecordedStore:
         return cast("Store", self)
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._store.close()
+        await self.close()
+
+    async def close(self) -> None:
+        try:
+            await self._store.close()
+        finally:
+            self._recorder.close()
 
     async def _recorded(self, method: str, call: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
         number = next(self._numbers)
@@ -130,9 +149,11 @@ class RecordedStore:
         bound |= bound.pop("request", {}) if method == "start_rollout" else {}
         del bound["self"]
         arguments = {name: digest_of(value) if name in _PAYLOADS else facts_of(value) for name, value in bound.items()}
-        self._recorder.write(
-            CallBegun(client=self._client, number=number, method=method, arguments=arguments, at=time.monotonic_ns())
+        at = time.monotonic_ns()
+        begun = CallBegun(
+            client=self._client, number=number, method=method, arguments=arguments, at=at, store=self.name
         )
+        self._recorder.write(begun)
         try:
             answer = await call(*args, **kwargs)
         except _REFUSALS as exc:
@@ -161,9 +182,22 @@ def _signature(method: str) -> inspect.Signature:
     return inspect.signature(getattr(Store, method))
 
 
-def recorded(store: Store, recorder: Recorder) -> Store:
-    """The same store, each of its calls told to `recorder`."""
-    return cast("Store", RecordedStore(store, recorder))
+def recorded(store: Store, recorder: Recorder, *, name: str | None = None) -> Store:
+    """The same store, each of its calls told to `recorder`. Calls on stores of one name are checked together."""
+    return cast("Store", RecordedStore(store, recorder, name_of(store) if name is None else name))
+
+
+def name_of(store: Store) -> str:
+    """A name that the store has in every process of this host; one in memory has none."""
+    if isinstance(store, RecordedStore):
+        return store.name
+    url: StoreUrl | None = getattr(store, "url", None)
+    if url is None or url.scheme == "memory":
+        return ""
+    place = urlsplit(url.shown)
+    if url.scheme == "sqlite":
+        return str(Path(place.path[1:]).absolute())
+    return url.shown
 
 
 def facts_of(value: Any) -> Any:

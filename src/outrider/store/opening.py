@@ -8,6 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from outrider.core.clock import Clock, SystemClock
 from outrider.core.errors import InvalidInput
+from outrider.core.ids import new_id
+from outrider.store.durability import Durability, refuse_others, take_durability
 from outrider.store.leased import LeasedStore
 from outrider.store.protocol import Store
 from outrider.store.url import StoreUrl
@@ -23,6 +25,7 @@ class OpenStore:
 
     def __init__(self, store: LeasedStore, *, read_only: bool) -> None:
         self._store = store
+        self._opened: Store = store
         self._read_only = read_only
 
     def __await__(self) -> Generator[Any, None, Store]:
@@ -32,15 +35,17 @@ class OpenStore:
         return await self._open()
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._store.close()
+        await self._opened.close()
 
     async def _open(self) -> Store:
         store: Store = await self._store.open(read_only=self._read_only)
         if not (folder := os.environ.get(HISTORY_VARIABLE)):
             return store
-        from outrider.store.history import FileRecorder, recorded
+        from outrider.store.history import FileRecorder, name_of, recorded
 
-        return recorded(store, FileRecorder(Path(folder)))
+        # Two stores in memory are never the same one.
+        self._opened = recorded(store, FileRecorder(Path(folder)), name=name_of(store) or new_id("memory"))
+        return self._opened
 
 
 def open_store(
@@ -48,6 +53,7 @@ def open_store(
 ) -> OpenStore:
     """Open the store at `url`: `memory://`, `sqlite:///runs.db`, `postgresql://…`.
 
+    With `?durability=full` in it, what is acknowledged also survives the loss of power; see `Durability`.
     With `create=False` a SQLite file that does not exist is an error instead of a new store. With `read_only=True`
     calls that write are refused and expired leases stay where they are; a SQLite file and its folder need not be
     writable then.
@@ -62,6 +68,8 @@ def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:
         parts = urlsplit(url.reveal())
     except ValueError:  # its message may quote the password
         raise InvalidInput(f"{url.shown!r} is no store URL; give one of {SCHEMES}") from None
+    if parts.scheme == "memory" and parts.query:
+        raise InvalidInput(f"{url.shown!r}: a memory:// store has no options; it ends with its process")
     if parts.scheme == "memory":
         from outrider.store.memory.store import MemoryStore
 
@@ -69,8 +77,8 @@ def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:
     if parts.scheme == "sqlite":
         from outrider.store.sqlite.store import SqliteStore
 
-        path, synchronous = _sqlite_place(url.shown)
-        return SqliteStore(url, path, clock=clock, synchronous=synchronous, create=create)
+        path, durability = _sqlite_place(url.shown)
+        return SqliteStore(url, path, clock=clock, durability=durability, create=create)
     if parts.scheme in ("postgresql", "postgres"):
         from outrider.store.postgres.store import PostgresStore
 
@@ -78,16 +86,15 @@ def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:
     raise InvalidInput(f"{url.shown!r} is no store URL; give one of {SCHEMES}")
 
 
-def _sqlite_place(url: str) -> tuple[Path, str]:
+def _sqlite_place(url: str) -> tuple[Path, Durability]:
     parts = urlsplit(url)
     options = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
-    synchronous = options.pop("synchronous", "normal").lower()
-    if options or synchronous not in ("normal", "full"):
-        raise InvalidInput(f"{url!r}: the only option of a SQLite store is ?synchronous=normal or ?synchronous=full")
+    durability = take_durability(options, url)
+    refuse_others(options, url)
     if "#" in url or "\0" in url or parts.path == "/:memory:":
         raise InvalidInput(f"{url!r}: the file of a store has a plain name; for a store in memory give memory://")
     if not url.partition(":")[2].startswith("///") or parts.path.strip("/") == "":
         raise InvalidInput(
             f"{url!r}: write sqlite:///runs.db for a file here, sqlite:////data/runs.db for an absolute path"
         )
-    return Path(parts.path[1:]), synchronous
+    return Path(parts.path[1:]), durability

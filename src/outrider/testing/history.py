@@ -80,6 +80,7 @@ class Call:
     ended: float
     outcome: Outcome
     answer: Any = None
+    store: str = ""
 
     def __str__(self) -> str:
         return f"{self.method} by {self.client} at {self.begun}"
@@ -93,6 +94,9 @@ class MemoryRecorder:
 
     def write(self, line: HistoryLine) -> None:
         self.lines.append(line)
+
+    def close(self) -> None:
+        """The lines stay."""
 
     def record(self, store: Store) -> Store:
         """The store, with its calls recorded here."""
@@ -127,6 +131,7 @@ def _call(begun: CallBegun, answered: CallAnswered | None) -> Call:
         ended=NEVER if answered is None else answered.at,
         outcome=Outcome.UNKNOWN if answered is None else answered.outcome,
         answer=None if answered is None else answered.answer,
+        store=begun.store,
     )
 
 
@@ -156,7 +161,14 @@ def check(calls: Sequence[Call], *, max_staleness: int | None = None) -> None:
 
 
 def violations_of(calls: Sequence[Call], *, max_staleness: int | None = None) -> list[Violation]:
-    """All that is wrong with a history."""
+    """All that is wrong with a history, store by store."""
+    by_store: dict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        by_store[call.store].append(call)
+    return [violation for own in by_store.values() for violation in _violations_of(own, max_staleness)]
+
+
+def _violations_of(calls: Sequence[Call], max_staleness: int | None) -> list[Violation]:
     rollouts = _Rollouts.of(calls)
     return [
         *rollouts.check_attempts(),
@@ -168,7 +180,7 @@ def violations_of(calls: Sequence[Call], *, max_staleness: int | None = None) ->
         *_check_resources(calls),
         *_check_epochs(calls, "ledger", opened=_opened_ledger, written=_written_ledger),
         *_check_epochs(calls, "pool", opened=_opened_pool, written=_written_pool),
-        *_check_groups(calls, max_staleness),
+        *_check_groups(calls, rollouts, max_staleness),
     ]
 
 
@@ -268,6 +280,11 @@ class _Rollouts:
                 self.rollout(facts["rollout_id"]).reads.append(_Seen(call, facts))
         if call.method == "query_rollouts" and not call.arguments:
             self.observed = {facts["rollout_id"] for facts in call.answer["items"]}
+
+    def finishing(self, rollout_id: str) -> str:
+        """The attempt that ended a rollout, as anybody has seen it; an empty text if nobody has."""
+        reads = self.by_id[rollout_id].reads if rollout_id in self.by_id else []
+        return next((seen.facts["attempt_id"] or "" for seen in reads if _is_final(seen.facts)), "")
 
     def check_attempts(self) -> Iterator[Violation]:
         for rollout in self.by_id.values():
@@ -632,24 +649,26 @@ def _check_epochs(
                 yield Violation(rule, name, f"epoch {number} was accepted after a later one was answered ({call})")
 
 
-def _check_groups(calls: Iterable[Call], max_staleness: int | None) -> Iterator[Violation]:
+def _check_groups(calls: Iterable[Call], rollouts: _Rollouts, max_staleness: int | None) -> Iterator[Violation]:
     batches: dict[str, int] = {}
-    clocks: dict[str, int] = {}
+    grants: dict[str, int] = {}
     published: dict[str, int] = defaultdict(int)
     for call in calls:
         if call.method != "write_ledger" or call.outcome is not Outcome.OK:
             continue
         write, ledger = call.arguments["write"], call.arguments["ledger"]["name"]
-        for group_id, _, version in write["granted"]:
-            clocks[group_id] = min(clocks.get(group_id, version), version)
-        for group_id, state, batch, _ in write["moved"]:
+        grants |= {attempt_id: version for _, attempt_id, version in write["granted"]}
+        for group_id, state, batch, members in write["moved"]:
             if state != GroupState.DELIVERED:
                 continue
             if batches.setdefault(group_id, batch) != batch:
                 yield Violation(
                     "ledger", group_id, f"was delivered in batch {batches[group_id]} and in {batch} ({call})"
                 )
-            staleness = published[ledger] - clocks.get(group_id, published[ledger])
+            # What an attempt that did not come to its end was granted does not matter: nobody trains on it.
+            finishing = (rollouts.finishing(rollout_id) for rollout_id in members)
+            clocks = [grants[attempt_id] for attempt_id in finishing if attempt_id in grants]
+            staleness = published[ledger] - min(clocks, default=published[ledger])
             if max_staleness is not None and staleness > max_staleness:
                 message = f"was delivered at a staleness of {staleness}, over {max_staleness} ({call})"
                 yield Violation("ledger", group_id, message)

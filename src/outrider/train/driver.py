@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from outrider.core.account import AttemptAccount, Fate
 from outrider.core.clock import Clock, sleep, wait
+from outrider.core.crash_points import reached
 from outrider.core.errors import InvalidInput, OutriderError
 from outrider.core.ledger import Ask, GroupEntry, GroupMove, GroupState, Ledger, LedgerWrite
 from outrider.core.rollout import Rollout
@@ -282,6 +283,7 @@ class Driver:
         write = decision.write()
         if not write.is_empty:
             await self._write(write)
+            reached("scheduler.decided")
         if decision.cancelled:
             await insist(self._clock, lambda: self._store.cancel_rollouts(decision.cancelled))
 
@@ -323,6 +325,7 @@ class Driver:
         number = self.n_batches
         groups, decision = self.schedule.deliver(now, number)
         await self._carry_out(decision)
+        reached("scheduler.delivered")
         self.n_batches += 1
         self._outstanding[number] = tuple(group.group_id for group in groups)
         self._waiter = None

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from outrider.core.crash_points import reached
 from outrider.core.decoding import json_decoder
 from outrider.core.errors import InvalidInput
 from outrider.train.arrays import frozen, np
@@ -155,6 +156,7 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield unfinished
+        reached("batch.written")
         unfinished.replace(path)
     except OSError as exc:
         raise InvalidInput(f"cannot write {path}: {exc.strerror or exc}") from exc

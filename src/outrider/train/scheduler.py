@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from outrider.core.account import Tally
 from outrider.core.clock import Clock, SystemClock, sleep, utc
+from outrider.core.crash_points import reached
 from outrider.core.decoding import convert
 from outrider.core.errors import BatchLate, InvalidInput
 from outrider.core.ledger import LEDGER_KEY, GroupEntry, GroupState, Ledger
@@ -112,6 +113,7 @@ class RolloutScheduler:
         if self._running is not None:
             raise InvalidInput("this scheduler is running already")
         ledger = await self._store.open_ledger(self._name, _settings(self._config))
+        reached("scheduler.ledger_opened")
         _check_same(ledger, self._config)
         cursor = (await self._store.statistics()).cursor
         schedule = Schedule(
@@ -177,8 +179,11 @@ class RolloutScheduler:
             served = replace(news, version=wanted, paused=self._policy.paused).after(self._policy)
             if any(self._moves(news)):  # whoever goes on after a crash must know where it is served
                 await self._put({NEXT_KEY: msgspec.to_builtins(served)})
+            reached("scheduler.before_publish")
             await driver.publish(wanted, acknowledge=acknowledge)
+            reached("scheduler.published")
             await self._announce(served)
+            reached("scheduler.announced")
             return wanted
 
         return await driver.do(act)

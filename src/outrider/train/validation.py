@@ -7,6 +7,7 @@ from statistics import fmean
 from msgspec import Struct
 
 from outrider.core.clock import Clock
+from outrider.core.crash_points import reached
 from outrider.core.errors import InvalidInput
 from outrider.core.ids import new_id
 from outrider.core.ledger import PIN_KEY, SAMPLING_KEY
@@ -97,6 +98,7 @@ class Validation:
                 for rollout in await store.enqueue_many_rollouts(next_ones):
                     ids.append(rollout.rollout_id)
                     open_ids |= set() if rollout.status.is_final else {rollout.rollout_id}
+                reached("validation.enqueued")
                 feed = await store.finished_after(cursor, limit=FEED_PAGE, wait=left if open_ids else 0.0)
                 cursor = feed.cursor
                 open_ids -= {rollout.rollout_id for rollout in feed.items}

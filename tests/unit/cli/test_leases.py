@@ -18,6 +18,7 @@ async def test_leases_of_processes_that_have_ended_go_back_at_once_and_others_st
         workers = {
             "ended": f"0@{host}:{ended.pid}",
             "unasked": f"1@{host}:{unasked.pid}",
+            "beside": f"0@{host}:{ended.pid}/crew-1",
             "alive": f"2@{host}:{os.getpid()}",
             "elsewhere": f"3@another-{host}:{ended.pid}",
             "named": "by hand",
@@ -27,4 +28,4 @@ async def test_leases_of_processes_that_have_ended_go_back_at_once_and_others_st
                 await store.start_rollout(None, worker_id=worker_id, rollout_id=name)
             await take_leases_of_the_dead(store)
             queued = await store.query_rollouts(status=RolloutStatus.REQUEUING)
-    assert {rollout.rollout_id for rollout in queued} == {"ended", "unasked"}
+    assert {rollout.rollout_id for rollout in queued} == {"ended", "unasked", "beside"}

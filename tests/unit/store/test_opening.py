@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,40 @@ def test_a_bad_url_is_refused_with_a_hint(url: str, tmp_path: Path, monkeypatch:
 async def test_each_scheme_opens_its_engine(tmp_path: Path):
     async with open_store("memory://") as store:
         assert isinstance(store, MemoryStore)
+    async with open_store(f"sqlite:///{tmp_path}/runs.db?durability=full") as store:
+        assert isinstance(store, SqliteStore)
+        assert store.url.shown.endswith("?durability=full")
+
+
+@pytest.mark.parametrize(("options", "level"), [("", 1), ("?durability=normal", 1), ("?durability=FULL", 2)])
+async def test_durability_is_how_sqlite_commits(tmp_path: Path, options: str, level: int):
+    async with open_store(f"sqlite:///{tmp_path}/runs.db{options}") as store:
+        assert isinstance(store, SqliteStore)
+        assert await store._write(lambda desk: desk.connection.execute("PRAGMA synchronous").fetchone()) == (level,)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("sqlite:///runs.db?durability=ful", "no durability 'ful' (did you mean 'full'?)"),
+        ("sqlite:///runs.db?durability=", "give ?durability=normal or ?durability=full"),
+        ("sqlite:///runs.db?durabilty=full", "no option 'durabilty' (did you mean 'durability'?)"),
+        ("postgresql://u@h/d?durability=fulll", "no durability 'fulll' (did you mean 'full'?)"),
+        ("memory://?durability=full", "it ends with its process"),
+    ],
+)
+def test_a_wrong_durability_is_refused_with_the_nearest(url: str, said: str):
+    with pytest.raises(InvalidInput, match=re.escape(said)):
+        open_store(url)
+
+
+async def test_the_old_name_of_durability_works_and_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     async with open_store(f"sqlite:///{tmp_path}/runs.db?synchronous=full") as store:
         assert isinstance(store, SqliteStore)
-        assert store.url.shown.endswith("?synchronous=full")
+        assert await store._write(lambda desk: desk.connection.execute("PRAGMA synchronous").fetchone()) == (2,)
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "?synchronous= is now called ?durability="
+    ]
 
 
 async def test_a_relative_path_lies_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

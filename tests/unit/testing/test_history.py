@@ -212,8 +212,76 @@ def delivered_twice(history: History) -> None:
 
 
 def stale(history: History) -> None:
-    history.call("write_ledger", ledger=ledger(1), write=written(granted=[["g", "a", 0]], version=3))
-    history.call("write_ledger", ledger=ledger(1), write=written(moved=[["g", "delivered", 0, []]]))
+    history.enqueue("r")
+    history.claim("r")
+    history.call("write_ledger", ledger=ledger(1), write=written(granted=[["g", "r-1", 0]], version=3))
+    history.read(seen("r", "succeeded", 1))
+    history.call("write_ledger", ledger=ledger(1), write=written(moved=[["g", "delivered", 0, ["r"]]]))
+
+
+def stale_in_vain(history: History) -> None:
+    """An attempt that was granted long ago failed; the one that was trained on is fresh."""
+    history.enqueue("r")
+    history.claim("r", 1)
+    history.call("write_ledger", ledger=ledger(1), write=written(granted=[["g", "r-1", 0]], version=3))
+    history.claim("r", 2)
+    history.call("write_ledger", ledger=ledger(1), write=written(granted=[["g", "r-2", 3]]))
+    history.read(seen("r", "succeeded", 2))
+    history.call("write_ledger", ledger=ledger(1), write=written(moved=[["g", "delivered", 0, ["r"]]]))
+
+
+def lost_input(history: History) -> None:
+    history.enqueue("r")
+    history.read(seen("r", digest="another"))
+
+
+def open_after_its_end(history: History) -> None:
+    history.enqueue("r")
+    history.claim("r", 1)
+    history.report("r", 1)
+    history.read(seen("r", "running", 1))
+
+
+def attempts_gone(history: History) -> None:
+    history.enqueue("r")
+    history.read(seen("r", "requeuing", 2))
+    history.read(seen("r", "requeuing", 1))
+
+
+def read_with_two_results(history: History) -> None:
+    history.enqueue("r")
+    history.read(seen("r", "failed", 1))
+    history.read(seen("r", "cancelled", 1))
+
+
+def feed_repeats(history: History) -> None:
+    history.call("finished_after", feed("a", cursor=1), cursor=0)
+    history.call("finished_after", feed("a", cursor=2), cursor=1)
+
+
+def feed_in_two_orders(history: History) -> None:
+    history.call("finished_after", feed("a", "b", cursor=2), cursor=0)
+    history.call("finished_after", feed("b", "a", cursor=2), cursor=0)
+
+
+def cursor_goes_back(history: History) -> None:
+    history.call("finished_after", feed("a", "b", cursor=5), cursor=0)
+    history.call("finished_after", feed("c", cursor=3), cursor=5)
+
+
+def version_put_back(history: History) -> None:
+    history.call("put_resources", 2)
+    history.call("put_resources", 1)
+
+
+def two_ledgers_of_one_epoch(history: History) -> None:
+    history.call("open_ledger", ledger(1), name="train", at=(1, 9))
+    history.call("open_ledger", ledger(1), name="train", at=(2, 8))
+
+
+def two_pools_of_one_epoch(history: History) -> None:
+    history.call("open_pool", 1, name="p", at=(1, 9))
+    history.call("open_pool", 1, name="p", at=(2, 8))
 
 
 @pytest.mark.parametrize(
@@ -239,6 +307,17 @@ def stale(history: History) -> None:
         (late_pool, {"pool"}),
         (delivered_twice, {"ledger"}),
         (stale, {"ledger"}),
+        (stale_in_vain, set()),
+        (lost_input, {"lost"}),
+        (open_after_its_end, {"final"}),
+        (attempts_gone, {"final"}),
+        (read_with_two_results, {"result"}),
+        (feed_repeats, {"feed"}),
+        (feed_in_two_orders, {"feed"}),
+        (cursor_goes_back, {"feed"}),
+        (version_put_back, {"resources"}),
+        (two_ledgers_of_one_epoch, {"ledger"}),
+        (two_pools_of_one_epoch, {"pool"}),
     ],
     ids=lambda given: getattr(given, "__name__", None),
 )

@@ -18,6 +18,7 @@ from typing import Any, Generic, Self, TypeVar
 from outrider.cluster.channel.arguments import DEFAULT_KEY, check_batch, weights_of
 from outrider.cluster.channel.stored import from_stored, to_stored
 from outrider.cluster.pending import Pending
+from outrider.core.crash_points import reached
 from outrider.core.errors import (
     CallLate,
     ChannelClosed,
@@ -170,6 +171,7 @@ class DurableChannel:
             async with asyncio.timeout(timeout):
                 await self._refuse_closed()
                 await self._store.enqueue_many_rollouts(requests)
+                reached("channel.put")
         except TimeoutError:
             raise CallLate(f"{self} did not say within {timeout:g} s whether it has the items") from None
 
@@ -222,6 +224,7 @@ class DurableChannel:
             again = self._store.dequeue_many_rollouts(limit, wait=0.0, **ask)  # type: ignore[arg-type]
             await self._hand_back(await asyncio.wait_for(again, HAND_BACK_SECONDS))
             raise
+        reached("channel.claimed")
         self._held.update((one.attempt.attempt_id, one) for one in claimed)
         if self._held and self._beating is None:
             self._beating = self._loop.create_task(self._beat(), name=f"leases of {self}")
@@ -253,6 +256,7 @@ class DurableChannel:
         self._held.pop(claimed.attempt.attempt_id, None)
         try:
             await self._store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status=status)
+            reached("channel.settled")
         except LeaseLost as exc:
             raise ChannelError(f"this lease on an item of {self} was over: {exc.reason}") from exc
 
@@ -272,6 +276,7 @@ class DurableChannel:
 
     async def _close(self, *, drain: bool) -> None:
         await self._store.enqueue_rollout(None, rollout_id=self._closed_id)
+        reached("channel.close_noted")
         await self._store.cancel_rollouts([self._closed_id])
         if not drain:
             left = await self._store.query_rollouts(status_in=QUEUED)

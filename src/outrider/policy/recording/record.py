@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from outrider.core.chat import Message, ToolSpec
+from outrider.core.crash_points import reached
 from outrider.core.errors import ContextOverflow, InvalidInput, PolicyError
 from outrider.core.files import private
 from outrider.core.tasks import uninterrupted
@@ -111,6 +112,7 @@ class _Lines:
         except OSError as exc:
             self._pending[:0] = batch
             raise PolicyError(f"cannot record a call: {exc}", stage="policy.record") from exc
+        reached("recording.written")
         self._n_written += len(batch)
 
 

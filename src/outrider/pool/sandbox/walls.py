@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from outrider.core.crash_points import reached
 from outrider.core.errors import MachineError
 from outrider.core.files import write_private
 from outrider.core.processes import Child, usable_user
@@ -216,6 +217,7 @@ def note(folder: Path, **facts: object) -> None:
     """Keep facts about a machine beside it, all or nothing."""
     new = folder / "facts.new"
     write_private(new, json.dumps(noted(folder) | facts))
+    reached("machine.noted")
     new.replace(folder / "facts.json")
 
 

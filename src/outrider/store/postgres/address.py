@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from outrider.core.errors import InvalidInput, OutriderError, StoreUnavailable
 from outrider.core.secret import Secret
+from outrider.store.durability import OPTION, Durability, take_durability
 from outrider.store.postgres.driver import LOST, Link, asyncpg
 from outrider.store.url import StoreUrl
 
@@ -34,6 +35,7 @@ class Address:
     dsn: Secret
     schema: str
     shown: str
+    durability: Durability
 
     @property
     def channel(self) -> str:
@@ -42,7 +44,7 @@ class Address:
 
     async def connect(self, plans: dict[str, str]) -> Link:
         """A connection that sees the tables of the store; raises what the client library raises."""
-        return await asyncpg.connect(
+        link = await asyncpg.connect(
             self.dsn.reveal(),
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
@@ -52,13 +54,27 @@ class Address:
                 "default_transaction_isolation": "read committed",
                 "idle_in_transaction_session_timeout": f"{COMMAND_SECONDS:g}s",
                 "jit": "off",
+                **({"synchronous_commit": "on"} if self.durability is Durability.FULL else {}),
                 **plans,
             },
         )
+        if self.durability is Durability.FULL:
+            await self._refuse_careless(link)
+        return link
+
+    async def _refuse_careless(self, link: Link) -> None:
+        """Refuse a server that would lose commits with the power, whatever it is asked."""
+        for setting in ("fsync", "full_page_writes"):
+            if await link.fetchval(f"SHOW {setting}") != "on":
+                link.terminate()
+                raise InvalidInput(
+                    f"{self.shown}: durability=full needs a server with {setting}=on; set it there, or leave "
+                    "durability=full out"
+                )
 
 
 def address_of(url: StoreUrl) -> Address:
-    """Take `?schema=` out of a URL and leave the rest to the client library."""
+    """Take `?schema=` and `?durability=` out of a URL and leave the rest to the client library."""
     shown = url.shown
     parts = urlsplit(url.reveal())
     options = parse_qsl(parts.query, keep_blank_values=True)
@@ -66,8 +82,9 @@ def address_of(url: StoreUrl) -> Address:
     schema = schemas[-1] if schemas else DEFAULT_SCHEMA
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema) or schema.startswith("pg_"):
         raise InvalidInput(f"{shown}: give ?schema= a plain name: small letters, digits and _, at most 50, not pg_…")
-    rest = urlencode([(name, value) for name, value in options if name != "schema"])
-    return Address(Secret(urlunsplit(parts._replace(query=rest))), schema, shown)
+    own = {name: value for name, value in options if name == OPTION}
+    rest = urlencode([(name, value) for name, value in options if name not in ("schema", OPTION)])
+    return Address(Secret(urlunsplit(parts._replace(query=rest))), schema, shown, take_durability(own, shown))
 
 
 _SCARCE = {

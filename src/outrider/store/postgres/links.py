@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from outrider.core.crash_points import reached
 from outrider.core.errors import OutriderError
 from outrider.store.postgres.address import explained
 from outrider.store.postgres.driver import LOST, Link, asyncpg
@@ -65,7 +66,9 @@ class Links:
             nonlocal repeated
             again, repeated = repeated, True
             async with self._link() as link:
-                return await step(link, again)
+                result = await step(link, again)
+                reached("postgres.stepped")
+                return result
 
         return await self._carried_out(once)
 
@@ -92,6 +95,8 @@ class Links:
                 async with link.transaction():
                     result = await step(link)
                     unconfirmed = await self._receipts.write(link), result
+                    reached("postgres.before_commit")
+                reached("postgres.committed")
                 return result
 
         return await self._carried_out(once)

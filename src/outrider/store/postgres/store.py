@@ -1,7 +1,8 @@
 """The shared store: a schema in a PostgreSQL database, for any number of processes on any number of machines.
 
 Calls made at the same time in one process share round trips (`batcher`); LISTEN and NOTIFY wake the others.
-What is acknowledged is committed, so it survives whatever the server survives.
+What is acknowledged is committed, so it survives whatever the server survives; `?durability=full` in the URL asks of it
+that commits survive the loss of power.
 """
 
 import asyncio

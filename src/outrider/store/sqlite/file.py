@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from outrider.core.crash_points import reached
 from outrider.core.errors import InvalidInput, SchemaMismatch, StoreError, StoreUnavailable
 from outrider.core.files import private
 from outrider.store.sql import migrations
@@ -35,6 +36,7 @@ def connect(
     try:
         if create and not path.exists():  # SQLite would make it readable for all
             os.close(private(path, os.O_RDWR | os.O_CREAT))
+            reached("sqlite.file_made")
     except OSError as exc:
         raise StoreUnavailable(
             f"cannot make the store in {path}: {exc.strerror}; check the path, its rights and the disk"
@@ -133,6 +135,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     _use_wal(connection)
     if version == len(steps):
         return  # and nothing is written, for the disk may be full
+    reached("sqlite.journal_set")
     connection.execute("BEGIN IMMEDIATE")
     try:
         _refuse_foreign(connection, path)
@@ -142,6 +145,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(steps)}")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        reached("sqlite.schema_made")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

@@ -1,7 +1,7 @@
 """The embedded store: one SQLite file, any number of processes on one machine.
 
 Writes go through one thread a process with group commit, reads through another; `FifoBell` wakes the other processes.
-What is acknowledged survives the death of any process (`synchronous=NORMAL`); `?synchronous=full` in the URL makes it
+What is acknowledged survives the death of any process (`synchronous=NORMAL`); `?durability=full` in the URL makes it
 survive the loss of power too, for a flush to disk at every commit.
 """
 
@@ -22,6 +22,7 @@ from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.bell import Topic
+from outrider.store.durability import Durability
 from outrider.store.jumps import HostClock
 from outrider.store.leased import LeasedStore
 from outrider.store.ledger_steps import GroupQuery, LedgerStep
@@ -48,12 +49,12 @@ QUICK_BYTES = 1 << 16
 class SqliteStore(LeasedStore):
     """The embedded engine."""
 
-    def __init__(self, url: StoreUrl, path: Path, *, clock: Clock, synchronous: str, create: bool) -> None:
+    def __init__(self, url: StoreUrl, path: Path, *, clock: Clock, durability: Durability, create: bool) -> None:
         self._fifo_bell = FifoBell(clock, path.with_name(path.name + "-bells"))
         super().__init__(url, clock, self._fifo_bell)
         self._host_clock = HostClock(clock)
         self._path = path
-        self._synchronous = synchronous
+        self._durability = durability
         self._create = create
         self._disk: Disk
         self._writer: SqliteThread
@@ -85,20 +86,20 @@ class SqliteStore(LeasedStore):
             disk=self._disk,
             writes=True,
             busy_seconds=BUSY_SECONDS,
-            quick=() if self._synchronous == "full" else (Claim, Report, NewRollout),
+            quick=() if self._durability is Durability.FULL else (Claim, Report, NewRollout),
         )
         await self._writer.start()
         self._orphans = Orphans(self._writer.submit)
         return self._writer
 
     def _open_writer(self) -> SqliteMachines:
-        connection = connect(self._path, synchronous=self._synchronous, create=self._create, migrate=True)
+        connection = connect(self._path, synchronous=self._durability, create=self._create, migrate=True)
         return SqliteMachines(connection, self._clock, self._ring, self._host_clock)
 
     def _open_reader(self) -> SqliteReads:
         if self._is_read_only:
-            return SqliteReads(connect_to_read(self._path, synchronous=self._synchronous))
-        connection = connect(self._path, synchronous=self._synchronous, create=False, migrate=False, options="mode=ro")
+            return SqliteReads(connect_to_read(self._path, synchronous=self._durability))
+        connection = connect(self._path, synchronous=self._durability, create=False, migrate=False, options="mode=ro")
         return SqliteReads(connection)
 
     async def _disconnect(self) -> None:

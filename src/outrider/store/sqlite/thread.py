@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from outrider.core.crash_points import reached
 from outrider.core.errors import OutriderError, StoreDamaged, StoreError, StoreUnavailable
 from outrider.store.sqlite.disk import Disk
 from outrider.store.usable import Usable
@@ -257,7 +258,11 @@ class SqliteThread:
         try:
             self._take_lock(connection, busy_seconds)
             outcomes = desk.carry_out(calls)
+            if self._writes:
+                reached("sqlite.before_commit")
             connection.execute("COMMIT")
+            if self._writes:
+                reached("sqlite.committed")
         except sqlite3.Error as exc:
             _roll_back(connection)
             if isinstance(error := self._disk.explained(exc), StoreDamaged):

@@ -36,6 +36,11 @@ from outrider.store.sqlite.wal import WriteAheadLog
 from outrider.store.steps import UNREADABLE, Claim, NewRollout, Report, Revocation, failure_record, lane_of, lease_of
 
 EXPIRED_AT_ONCE = 500
+TALLIED_AT_ONCE = 10_000
+
+MANY_TAGS = 16
+LOOKED_AT = 256
+"""A claim that names more tags than that looks first at so many rollouts of each mode."""
 
 
 class SqliteSteps:
@@ -224,6 +229,15 @@ class SqliteSteps:
             ends.append((current, signal, Outcome(current.worker_id, failure=failure)))
         self._end_all(ends)
 
+    def tally(self) -> bool:
+        """Add to the tallies what was enqueued and what has ended since; whether that was all."""
+        seq, finish_seq, last_seq, last_finish_seq = self._db.execute(SQL["untallied"]).fetchone()
+        to = min(seq + TALLIED_AT_ONCE, last_seq), min(finish_seq + TALLIED_AT_ONCE, last_finish_seq)
+        self._db.execute(SQL["tally_enqueued"], (seq, to[0]))
+        self._db.execute(SQL["tally_ended"], (finish_seq, to[1]))
+        self._db.execute(SQL["set_tallied"], to)
+        return to == (last_seq, last_finish_seq)
+
     def put_resources(self, data: bytes) -> Resources:
         self._topics.add(Topic.PUBLISHED)
         return rows.resources_of(self._db.execute(SQL["insert_resources"], (data, self._now)).fetchone())
@@ -254,13 +268,36 @@ class SqliteSteps:
 
     def _heads(self, claim: Claim, limit: int) -> list[tuple[Any, ...]]:
         """The next rollouts that the claim may take: the columns `rows.GIVEN`, place, how often attempted."""
-        lanes = [lane for (lane,) in self._db.execute(SQL["lanes"]) if claim.takes(lane)]
+        if claim.tags is not None:
+            places = self._tagged(claim, claim.tags, limit)
+            return [self._db.execute(SQL["waiting_at"], (seq,)).fetchone() for _, seq in places]
         heads: list[tuple[Any, ...]] = []
-        for lane in lanes:
-            heads += self._db.execute(SQL["lane_head"], (lane, limit)).fetchall()
-        if len(lanes) > 1:
+        for mode in claim.modes:
+            heads += self._db.execute(SQL["next"], (int(claim.isolated), mode.value, limit)).fetchall()
+        if len(claim.modes) > 1:
             heads.sort(key=lambda row: (-row[6], row[11]))
         return heads[:limit]
+
+    def _tagged(self, claim: Claim, tags: frozenset[str], limit: int) -> list[tuple[int, int]]:
+        """The next rollouts with one of these tags, by rank (the priority turned round) and place.
+
+        Who names many tags probably finds one of them at the beginning of the queue; then their lanes are not looked at.
+        """
+        places: list[tuple[int, int]] = []
+        if len(tags) > MANY_TAGS:
+            seen_to: list[tuple[int, int]] = []
+            for mode in claim.modes:
+                found = self._db.execute(SQL["next_tags"], (int(claim.isolated), mode.value, LOOKED_AT)).fetchall()
+                places += [(rank, seq) for rank, seq, tag in found if tag in tags]
+                if len(found) == LOOKED_AT:
+                    seen_to.append(found[-1][:2])
+            places = sorted(place for place in places if not seen_to or place <= min(seen_to))
+            if len(places) >= limit or not seen_to:
+                return places[:limit]
+            places = []
+        for lane in claim.lanes:
+            places += self._db.execute(SQL["lane_head"], (lane, limit)).fetchall()
+        return sorted(places)[:limit]
 
     def _claim_rows(self, heads: Sequence[Sequence[Any]], takers: Iterable[Claim]) -> list[AttemptedRollout]:
         """The claimed rollouts, one for each taker in turn. Those that cannot be read end at once, as failed."""

@@ -54,13 +54,13 @@ def _list_of(
 ) -> tuple[str, str]:
     """The index that has one kind of rollouts, and the condition for them."""
     tag = query.tag
-    of_kind = f"r.mode = {value(mode.value)}" + ("" if tag is None else f" AND r.tag = {value(tag)}")
     first_time = "r.seq NOT IN (SELECT q.seq FROM rollouts q WHERE q.status = 'requeuing')"
-    if status is RolloutStatus.QUEUING and tag is None:
-        return "rollouts_waiting", f"{of_kind} AND r.lane IS NOT NULL AND {first_time}"
-    if status is RolloutStatus.QUEUING:
+    if status is RolloutStatus.QUEUING and tag is not None:
         lanes = ", ".join(value(lane_of(mode, tag, isolated=isolated)) for isolated in (False, True))
         return "rollouts_lanes", f"r.lane IN ({lanes}) AND r.tag IS NOT NULL AND {first_time}"
+    of_kind = f"r.mode = {value(mode.value)}" + ("" if tag is None else f" AND r.tag = {value(tag)}")
+    if status is RolloutStatus.QUEUING:
+        return "rollouts_waiting", f"{of_kind} AND r.lane IS NOT NULL AND {first_time}"
     if status is RolloutStatus.REQUEUING:
         return "rollouts_requeued", f"r.status = 'requeuing' AND {of_kind}"
     of_status = f"{of_kind} AND r.status = {value(status.value)}"

@@ -37,7 +37,7 @@ def page_of(
     read_to = value(dialect.unlimited if query.limit < 0 else query.limit + offset)
     key = "finish_seq" if query.sort_by == "ended_at" else "seq"
     order = f"ORDER BY place {'DESC' if query.descending else 'ASC'}"
-    lists = []
+    lists: list[str] = []
     for mode, status in kinds:
         index, where = _list_of(query, mode, status, dialect.is_live, value)
         hint = dialect.indexed_by.format(index=index)

@@ -178,8 +178,8 @@ class MemorySteps:
 
     def rollouts(self, query: RolloutQuery) -> Page[Rollout]:
         if query.rollout_ids is None:
-            found: Iterable[Row] = self._feed if query.sort_by == "ended_at" else self._rows
-            found = reversed(found) if query.descending else found
+            ordered = self._feed if query.sort_by == "ended_at" else self._rows
+            found: Iterable[Row] = reversed(ordered) if query.descending else ordered
         else:
             found = sorted(
                 (self._by_id[id] for id in query.rollout_ids if id in self._by_id and _has(self._by_id[id], query)),

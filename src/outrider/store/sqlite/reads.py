@@ -198,7 +198,7 @@ def latest_resources(db: sqlite3.Connection) -> Resources | None:
 def is_tallied(db: sqlite3.Connection) -> bool:
     """Whether the tallies are up to date, but for a few."""
     seq, finish_seq, last_seq, last_finish_seq = db.execute(SQL["untallied"]).fetchone()
-    return last_seq - seq < TALLIED_AT and last_finish_seq - finish_seq < TALLIED_AT
+    return bool(last_seq - seq < TALLIED_AT and last_finish_seq - finish_seq < TALLIED_AT)
 
 
 def statistics(db: sqlite3.Connection, now: float) -> Statistics:

@@ -15,10 +15,12 @@ from outrider.store.steps import RolloutQuery, lane_of
 
 
 class Dialect(Struct, frozen=True):
-    """How a database marks parameters, knows a rollout that is live, and is told the index to use."""
+    """How a database marks parameters, knows a rollout that waits, is live or has ended, and is told the index to use."""
 
     mark: str
+    waits: str
     is_live: str
+    has_ended: str
     unlimited: int | None
     indexed_by: str = ""
 
@@ -39,7 +41,7 @@ def page_of(
     order = f"ORDER BY place {'DESC' if query.descending else 'ASC'}"
     lists: list[str] = []
     for mode, status in kinds:
-        index, where = _list_of(query, mode, status, dialect.is_live, value)
+        index, where = _list_of(query, mode, status, dialect, value)
         hint = dialect.indexed_by.format(index=index)
         rows = f"SELECT r.seq, r.{key} AS place FROM rollouts r {hint} WHERE {where} {order} LIMIT {read_to}"
         lists.append(f"SELECT seq, place FROM ({rows}) k{len(lists)}")
@@ -50,7 +52,7 @@ def page_of(
 
 
 def _list_of(
-    query: RolloutQuery, mode: Mode, status: RolloutStatus, is_live: str, value: Callable[[Any], str]
+    query: RolloutQuery, mode: Mode, status: RolloutStatus, dialect: Dialect, value: Callable[[Any], str]
 ) -> tuple[str, str]:
     """The index that has one kind of rollouts, and the condition for them."""
     tag = query.tag
@@ -60,11 +62,11 @@ def _list_of(
         return "rollouts_lanes", f"r.lane IN ({lanes}) AND r.tag IS NOT NULL AND {first_time}"
     of_kind = f"r.mode = {value(mode.value)}" + ("" if tag is None else f" AND r.tag = {value(tag)}")
     if status is RolloutStatus.QUEUING:
-        return "rollouts_waiting", f"{of_kind} AND r.lane IS NOT NULL AND {first_time}"
+        return "rollouts_waiting", f"{of_kind} AND {dialect.waits} AND {first_time}"
     if status is RolloutStatus.REQUEUING:
         return "rollouts_requeued", f"r.status = 'requeuing' AND {of_kind}"
     of_status = f"{of_kind} AND r.status = {value(status.value)}"
     if status.is_live:
-        return "rollouts_leases", f"{is_live} AND {of_status}"
+        return "rollouts_leases", f"{dialect.is_live} AND {of_status}"
     by_end = "rollouts_ended_last" if query.sort_by == "ended_at" else "rollouts_ended"
-    return by_end if tag is None else "rollouts_ended_by_tag", f"{of_status} AND r.finish_seq IS NOT NULL"
+    return by_end if tag is None else "rollouts_ended_by_tag", f"{of_status} AND {dialect.has_ended}"

@@ -20,7 +20,9 @@ from outrider.store.protocol import Resources, Statistics
 from outrider.store.rows import Current
 from outrider.store.steps import EventQuery, RolloutQuery
 
-DIALECT = Dialect(mark="$", is_live="r.expires_at > 0", unlimited=None)
+DIALECT = Dialect(
+    mark="$", waits="r.lane <> ''", is_live="r.expires_at > 0", has_ended="r.ended_at IS NOT NULL", unlimited=None
+)
 
 _LISTED = f"SELECT {ROLLOUT} FROM ({{page}}) p JOIN rollouts r ON r.seq = p.seq ORDER BY p.place {{order}}"
 """The rollouts on a page, in order."""

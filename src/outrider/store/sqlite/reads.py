@@ -46,7 +46,14 @@ SQL = queries(
 TALLIED_AT = 2_000
 """Rollouts that were enqueued or have ended since the tallies were kept, from which on they are added."""
 
-DIALECT = Dialect(mark="?", is_live="r.expires_at IS NOT NULL", unlimited=-1, indexed_by="INDEXED BY {index}")
+DIALECT = Dialect(
+    mark="?",
+    waits="r.lane IS NOT NULL",
+    is_live="r.expires_at IS NOT NULL",
+    has_ended="r.finish_seq IS NOT NULL",
+    unlimited=-1,
+    indexed_by="INDEXED BY {index}",
+)
 
 _LISTED = (
     f"SELECT {rows.ROLLOUT} FROM ({{page}}) p CROSS JOIN rollouts r ON r.seq = p.seq JOIN inputs i ON i.seq = r.seq "

@@ -41,14 +41,14 @@ FOR EACH ROW EXECUTE FUNCTION note_retagging();
 
 -- What waits, of one mode, in the order of claims; and for lists in the order of places.
 CREATE INDEX rollouts_next ON rollouts (mode, priority DESC, seq) WHERE lane < '~';
-CREATE INDEX rollouts_waiting ON rollouts (mode, seq) WHERE lane IS NOT NULL;
+CREATE INDEX rollouts_waiting ON rollouts (mode, seq) WHERE lane <> '';
 CREATE INDEX rollouts_requeued ON rollouts (seq) WHERE status = 'requeuing';
 
--- What has ended, in either order.
-CREATE INDEX rollouts_ended ON rollouts (mode, status, seq) WHERE finish_seq IS NOT NULL;
-CREATE INDEX rollouts_ended_last ON rollouts (mode, status, finish_seq) WHERE finish_seq IS NOT NULL;
+-- What has ended, in either order; worded so that queries by the place in the feed do not match them.
+CREATE INDEX rollouts_ended ON rollouts (mode, status, seq) WHERE ended_at IS NOT NULL;
+CREATE INDEX rollouts_ended_last ON rollouts (mode, status, finish_seq) WHERE ended_at IS NOT NULL;
 CREATE INDEX rollouts_ended_by_tag ON rollouts (tag, mode, status, seq) INCLUDE (finish_seq)
-    WHERE tag IS NOT NULL AND finish_seq IS NOT NULL;
+    WHERE tag IS NOT NULL AND ended_at IS NOT NULL;
 
 -- Every version of a row had an entry in these.
 DROP INDEX rollouts_by_status;

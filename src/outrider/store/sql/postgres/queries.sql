@@ -88,7 +88,7 @@ SELECT r.seq FROM (
     SELECT q.seq FROM rollouts q WHERE q.expires_at IS NULL AND q.finish_seq IS NULL AND coalesce(q.lane, '') < '~'
     ORDER BY q.priority DESC, q.seq LIMIT $9
 ) c JOIN rollouts r ON r.seq = c.seq
-WHERE r.lane IS NOT NULL AND ($8::text IS NULL OR r.mode = $8) AND (r.tag IN (SELECT unnest($7::text[]))) IS TRUE
+WHERE coalesce(r.lane, '') <> '' AND ($8::text IS NULL OR r.mode = $8) AND (r.tag IN (SELECT unnest($7::text[]))) IS TRUE
 ORDER BY r.priority DESC, r.seq LIMIT $1 FOR UPDATE OF r SKIP LOCKED
 
 -- name: n_ahead
@@ -116,7 +116,10 @@ SELECT h.seq, h.priority FROM unnest($7::text[]) AS l (lane) CROSS JOIN LATERAL 
 
 -- name: n_waiting
 -- How many rollouts wait in some lanes, counted no further than asked.
-SELECT count(*) FROM (SELECT FROM rollouts WHERE lane = ANY($1::text[]) LIMIT $2) w
+SELECT count(*) FROM (
+    SELECT FROM unnest($1::text[]) AS l (lane)
+    CROSS JOIN LATERAL (SELECT FROM rollouts q WHERE q.lane = l.lane LIMIT $2) h LIMIT $2
+) w
 
 -- name: attempt_id
 -- The id of the next attempt of a rollout: where the rollout stands, which attempt it is, and a token.
@@ -366,7 +369,7 @@ UPDATE tallied SET finish_seq = $1
 
 -- name: oldest_queued
 -- How long something of one mode has been waiting.
-SELECT enqueued_at FROM rollouts WHERE mode = $1 AND lane IS NOT NULL ORDER BY seq LIMIT 1
+SELECT enqueued_at FROM rollouts WHERE mode = $1 AND lane <> '' ORDER BY seq LIMIT 1
 
 -- name: lock_resources
 -- One new version at a time.

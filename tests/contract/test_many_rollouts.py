@@ -125,7 +125,7 @@ async def test_what_was_set_aside_is_left_to_claims_for_it_whatever_they_name(st
         aside.remove(one.rollout_id)
 
 
-async def test_a_claim_by_mode_passes_over_ten_thousand_of_another(store: Store):
+async def test_a_claim_by_mode_passes_over_what_is_of_another(store: Store):
     await store.enqueue_many_rollouts([RolloutRequest(input=n, tag=f"t{n % 50}", priority=1) for n in range(600)])
     await store.enqueue_rollout("mine", rollout_id="mine", mode="val", tag="t1")
     assert (await claim(store, mode="val")).rollout_id == "mine"

@@ -315,9 +315,7 @@ class MemorySteps:
 
     def _claim_row(self, row: Row, claim: Claim) -> AttemptedRollout:
         now = self._clock.time()
-        self._set_status(
-            row, ROLLOUT_STATUS[landing(row.status, Signal.CLAIM, row.n_failures, row.new.config).status]
-        )
+        self._set_status(row, ROLLOUT_STATUS[landing(row.status, Signal.CLAIM, row.n_failures, row.new.config).status])
         self._leave_queues(row)
         row.n_attempts += 1
         row.attempt_id = f"at-{row.seq:x}-{row.n_attempts}-{os.urandom(4).hex()}"

@@ -36,7 +36,15 @@ def _composed() -> Mapping[str, str]:
         move=machine_rows.MOVE,
     )
     composed = dict(plain)
-    parts = "insert_rollouts", "note_arrivals", "candidates", "attempt_id", "places_in_feed", "end_numbered", "moved_to_queue"
+    parts = (
+        "insert_rollouts",
+        "note_arrivals",
+        "candidates",
+        "attempt_id",
+        "places_in_feed",
+        "end_numbered",
+        "moved_to_queue",
+    )
     for part in parts:
         composed = {name: sql.replace("{" + part + "}", plain[part]) for name, sql in composed.items()}
     for heads in ("all", "mode", "tags", "lane", "lanes"):

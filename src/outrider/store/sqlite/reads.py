@@ -103,7 +103,9 @@ def rollouts(db: sqlite3.Connection, query: RolloutQuery) -> Page[Rollout]:
         return _chosen(db, query)
     counted = counts(db, query.tag)
     page = None if query.limit == 0 else page_of(query, counted.kinds(query), DIALECT)
-    found = [] if page is None else db.execute(_LISTED.format(page=page[0], order=_direction(query)), page[1]).fetchall()
+    found = (
+        [] if page is None else db.execute(_LISTED.format(page=page[0], order=_direction(query)), page[1]).fetchall()
+    )
     items = tuple(map(rows.rollout_of, found))
     return Page(items=items, total=counted.total(query), limit=query.limit, offset=query.offset)
 

@@ -3,8 +3,8 @@
 Calls of one batch have no order among themselves, so claims are answered together and so are reports: one look at
 the queue for all claims, and one prepared statement run over all rows that move.
 
-What the desk remembers of rows is exact: it forgets all of it when another connection has committed since, which SQLite
-tells by `data_version`, or when a transaction of its own was rolled back.
+What the desk remembers of rows, and of modes in which nothing waits, is exact: it forgets all of it when another
+connection has committed since, which SQLite tells by `data_version`, or when a transaction of its own was rolled back.
 """
 
 import os
@@ -59,6 +59,7 @@ class SqliteSteps:
         self._workers_noted: dict[str, float] = {}
         self._topics: set[Topic] = set()
         self._held = Held()
+        self._empty: set[tuple[bool, Mode]] = set()
         self._feed_end: int | None = None
         self._version: int | None = None
         self._version_committed: int | None = None
@@ -86,12 +87,19 @@ class SqliteSteps:
     def _begin(self) -> None:
         self._now = self._clock.time()
         self._workers_noted = {}
+        self._forget_empty()
         self._topics.clear()
         (self._version,) = self._db.execute("PRAGMA data_version").fetchone()
         if self._version != self._version_committed:
             self._held.clear()
+            self._empty.clear()
             self._feed_end = None
         self._version_committed = None
+
+    def _forget_empty(self) -> None:
+        """What was empty is so no more if somebody is to be woken for it."""
+        if Topic.QUEUE in self._topics:
+            self._empty.clear()
 
     def _bound(self, call: Any) -> Callable[[], Any]:
         return partial(self.enqueue, (call,)) if type(call) is NewRollout else partial(call, self)
@@ -134,6 +142,7 @@ class SqliteSteps:
 
     def claim_all(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
         """What each claim gets. Those with the same filter share one look at the queue, unless they may be repeated."""
+        self._forget_empty()
         answers: list[tuple[AttemptedRollout, ...]] = [()] * len(claims)
         alike: dict[Any, list[int]] = {}
         for place, claim in enumerate(claims):
@@ -272,9 +281,15 @@ class SqliteSteps:
             places = self._tagged(claim, claim.tags, limit)
             return [self._db.execute(SQL["waiting_at"], (seq,)).fetchone() for _, seq in places]
         heads: list[tuple[Any, ...]] = []
+        n_lists = 0
         for mode in claim.modes:
-            heads += self._db.execute(SQL["next"], (int(claim.isolated), mode.value, limit)).fetchall()
-        if len(claim.modes) > 1:
+            if (claim.isolated, mode) not in self._empty:
+                found = self._db.execute(SQL["next"], (int(claim.isolated), mode.value, limit)).fetchall()
+                heads += found
+                n_lists += bool(found)
+                if not found:
+                    self._empty.add((claim.isolated, mode))
+        if n_lists > 1:
             heads.sort(key=lambda row: (-row[6], row[11]))
         return heads[:limit]
 

@@ -1,8 +1,8 @@
 """Makes stores of millions of rollouts in seconds, by SQL: what `seq` a row has says all else about it.
 
-Of `n_ended` rollouts every 50th has failed and every 100th was cancelled; every 100th is of mode `val`. `n_tags` tags go
-round, so that each has ended rollouts of every kind. They ended in blocks of `BLOCK`, each block backwards: the order of
-their ends is not that of their places. `n_queued` more wait, every 20th of them with priority 1.
+Of `n_ended` rollouts every 50th has failed and every 100th was cancelled; one in 100 is of mode `val`. `n_tags` tags
+go round, so that each has ended rollouts of every kind. They ended in blocks of `BLOCK`, each block backwards: the
+order of their ends is not that of their places. `n_queued` more wait, every 20th of them with priority 1.
 """
 
 import sqlite3

@@ -1,7 +1,7 @@
 """How many rollouts there are of each mode and status, put together from what the databases keep.
 
 Invariants:
-- What was enqueued and what has ended only grows, so a database adds it up now and then, and counts only what came since.
+- What was enqueued and what has ended only grows, so a database adds it up now and then, and counts what came since.
 - What is live is as many as there are leases, and what waits again is few: both are counted by their indexes.
 - What is left of all that was enqueued waits for the first time.
 """

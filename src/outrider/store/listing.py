@@ -1,8 +1,8 @@
 """Which rollouts a query lists, as SQL for both databases.
 
-A query by mode, tag or status reads several short lists, one for each kind of rollout there is, and merges them. Each comes
-from an index of its own in the order asked for, and is read no further than the page goes. Where the index has another
-order (what waits, of one tag; what has ended, of one tag, by its end), the list is sorted from the index alone.
+A query by mode, tag or status reads several short lists, one for each kind of rollout there is, and merges them. Each
+comes from an index of its own in the order asked for, and is read no further than the page goes. Where the index has
+another order (what waits, of one tag; what has ended, of one tag, by its end), it is sorted from the index alone.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from outrider.store.steps import RolloutQuery, lane_of
 
 
 class Dialect(Struct, frozen=True):
-    """How a database marks parameters, knows a rollout that waits, is live or has ended, and is told the index to use."""
+    """How a database marks parameters, tells what waits, is live or has ended, and is told the index to use."""
 
     mark: str
     waits: str

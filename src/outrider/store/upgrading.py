@@ -9,6 +9,11 @@ _log = logging.getLogger(__name__)
 
 SLOW_SECONDS = 2.0
 
+_MESSAGE = (
+    "bringing %s from schema %d to %d, which takes about 10 s for each million rollouts; it happens once and is undone "
+    "if it is interrupted"
+)
+
 
 @contextmanager
 def announced(store: str, version: int, known: int) -> Iterator[None]:
@@ -16,11 +21,7 @@ def announced(store: str, version: int, known: int) -> Iterator[None]:
     timer = threading.Timer(
         SLOW_SECONDS,
         _log.warning,
-        (
-            "bringing %s from schema %d to %d, which takes about 10 s for each million rollouts; it happens once, and "
-            "is undone if it is interrupted",
-            *(store, version, known),
-        ),
+        (_MESSAGE, store, version, known),
     )
     timer.daemon = True
     timer.start()

@@ -14,7 +14,7 @@ from outrider.store.steps import NewRollout
 class Row:
     """A rollout with its attempts.
 
-    `queues` names the queues it waits in, while it waits; `expires_at` is set while it is live, `finish_seq` once it has
+    `queues` names those it waits in, while it waits; `expires_at` is set while it is live, `finish_seq` once it has
     ended.
     """
 

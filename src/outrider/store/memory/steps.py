@@ -3,8 +3,8 @@
 Invariants:
 - A step runs on the event loop without a pause, so it is atomic; it checks everything before it changes anything.
 - Payloads are kept encoded and decoded on the way out, so that no caller shares a value with the store.
-- A rollout waits in two queues: that of its mode, and its lane if it has a tag. A heap holds what is leased. An entry that
-  its row has left behind is dropped when it comes up.
+- A rollout waits in two queues: that of its mode, and its lane if it has a tag. A heap holds what is leased. An entry
+  that its row has left behind is dropped when it comes up.
 - The counts change with every status.
 """
 
@@ -280,7 +280,7 @@ class MemorySteps:
         self.topics.add(Topic.QUEUE)
 
     def _head_of(self, name: str) -> tuple[int, int] | None:
-        """The head of a queue, which is a rollout that waits in it; None if there is none, and no such queue any more."""
+        """The head of a queue, which is a rollout that waits in it; None of one that is empty, which is then gone."""
         if (queue := self._queues.get(name)) is None:
             return None
         while (head := queue.head) is not None and name not in self._rows[head[1]].queues:
@@ -413,7 +413,7 @@ def _modes(claim: Claim) -> list[str]:
 
 
 def _queues_of(row: Row, *, isolated: bool) -> tuple[str, ...]:
-    """Where the rollout waits: with all of its mode, whose queue has the name of the lane without a tag, and in its lane."""
+    """Where the rollout waits: with all of its mode, in a queue named like the lane without a tag, and in its lane."""
     request = row.new.request
     return tuple({lane_of(request.mode, tag, isolated=isolated): None for tag in (None, request.tag)})
 

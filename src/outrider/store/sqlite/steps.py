@@ -296,7 +296,7 @@ class SqliteSteps:
     def _tagged(self, claim: Claim, tags: frozenset[str], limit: int) -> list[tuple[int, int]]:
         """The next rollouts with one of these tags, by rank (the priority turned round) and place.
 
-        Who names many tags probably finds one of them at the beginning of the queue; then their lanes are not looked at.
+        Who names many tags probably finds one of them near the head of the queue; then their lanes are not looked at.
         """
         places: list[tuple[int, int]] = []
         if len(tags) > MANY_TAGS:

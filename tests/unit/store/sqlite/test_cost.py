@@ -1,4 +1,4 @@
-"""What claims, counts and lists cost in SQLite does not grow with other rows: counted in steps of its virtual machine."""
+"""What claims, counts and lists cost in SQLite does not grow with other rows: in steps of its virtual machine."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -67,9 +67,7 @@ def steps_of(connection: sqlite3.Connection, call: Callable[[], Any]) -> int:
 def test_a_claim_costs_the_same_with_ten_tags_and_with_two_thousand(opened: Opened, filters: dict[str, Any]):
     claim = claim_of(4, "w", request_id=None, **filters)
     few, many = (opened(Many(n_ended=0, n_queued=4000, n_tags=n)) for n in (10, 2000))
-    costs = []
-    for desk in (few, many):
-        costs.append(steps_of(desk.connection, lambda desk=desk: desk.carry_out([claim])))
+    costs = [steps_of(desk.connection, lambda desk=desk: desk.carry_out([claim])) for desk in (few, many)]
     assert costs[1] < costs[0] * 1.2 + 500
 
 

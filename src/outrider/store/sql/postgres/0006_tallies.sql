@@ -30,7 +30,7 @@ UNION ALL
 SELECT '', mode, status, sum(n) FROM enqueued GROUP BY mode, status;
 
 -- A rollout that waits may get another mode or tag.
-CREATE FUNCTION note_retagging() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION note_retagging() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     INSERT INTO arrivals (tag, mode, n) VALUES (old.tag, old.mode, -1), (new.tag, new.mode, 1);
     RETURN NULL;

@@ -251,7 +251,7 @@ async def test_a_rollout_that_waits_may_get_another_mode_or_tag(postgres_server:
     schema = schema_of(postgres_url)
     async with open_store(postgres_url) as store:
         await store.enqueue_many_rollouts([RolloutRequest(input=i, tag=f"t{i % 2}") for i in range(10)])
-        for changed in ("tag = 't1'", "tag = NULL, mode = 'val'"):
+        for changed in ("tag = 't1', lane = 'train/t1'", "tag = NULL, mode = 'val', lane = 'val/'"):
             await asyncio.to_thread(
                 postgres_server.sql, f"UPDATE {schema}.rollouts SET {changed} WHERE tag = 't0' AND seq % 3 = 0"
             )

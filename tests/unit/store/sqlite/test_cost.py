@@ -17,7 +17,7 @@ from outrider.testing import FakeClock
 
 Opened = Callable[[Many], SqliteSteps]
 
-FEW_STEPS = 40_000
+FEW_STEPS = 10_000
 """Far less than a look at each of 50,000 rollouts takes."""
 
 

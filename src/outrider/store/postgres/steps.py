@@ -25,7 +25,7 @@ from outrider.store.steps import Lease, NewRollout, Revocation, lease_of
 
 EXPIRED_AT_ONCE = 500
 TALLIED_AT = 2_000
-"""Rollouts that have ended, or enqueues, since the tallies were kept, from which on they are added."""
+"""Rollouts that have ended since the tallies were kept, from which on they are added; of enqueues a tenth as many."""
 
 TALLIED_AT_ONCE = 20_000
 ENQUEUED_AT_ONCE = 2_000
@@ -172,7 +172,7 @@ class PostgresSteps:
             await link.execute(SQL["set_tallied"], to)
             return bool(to == end)
 
-        if not await self._links.run(lambda link, _: link.fetchval(SQL["is_tallied"], TALLIED_AT)):
+        if not await self._links.run(lambda link, _: link.fetchval(SQL["is_tallied"], TALLIED_AT, TALLIED_AT // 10)):
             while not await self._links.transact(step):
                 pass
 

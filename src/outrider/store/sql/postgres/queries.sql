@@ -336,7 +336,7 @@ SELECT mode, status, count(*) FROM rollouts WHERE status = 'requeuing' AND ($1 =
 
 -- name: is_tallied
 -- Whether the tallies are up to date, but for so many rollouts that have ended and so many arrivals.
-SELECT f.last - t.finish_seq < $1 AND NOT EXISTS (SELECT FROM arrivals OFFSET $1) FROM feed f, tallied t
+SELECT f.last - t.finish_seq < $1 AND NOT EXISTS (SELECT FROM arrivals OFFSET $2) FROM feed f, tallied t
 
 -- name: lock_tallied
 -- Who may add to the tallies, unless somebody else just does.

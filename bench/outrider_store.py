@@ -1,15 +1,19 @@
 """Outrider's store and runner as a process under measurement; `bench/store.py` starts it and asks."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from outrider.core.rollout import AttemptedRollout, RolloutConfig, RolloutRequest
 from outrider.core.status import AttemptStatus
 from outrider.store import Store, open_store
 from subject import Answer, Work, serve
-from workload import Workload, task
+from workload import LOOKS, Workload, task
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 
 class OutriderWorkload(Workload):
@@ -81,8 +85,36 @@ class OutriderWorkload(Workload):
         runners = [Runner(self._store, no_op, worker_id=i, max_rollouts=n // workers) for i in range(workers)]
         return {"n": sum(await asyncio.gather(*[runner.iter() for runner in runners]))}
 
+    async def fill(self, url: str, n_ended: int, n_queued: int, n_tags: int) -> Answer:
+        """Make a store by SQL and open it."""
+        from many_rollouts import Many, fill_postgres, fill_sqlite  # noqa: PLC0415 in tests/; no other work needs it
+
+        many = Many(n_ended=n_ended, n_queued=n_queued, n_tags=n_tags)
+        if url.startswith("sqlite"):
+            await asyncio.to_thread(fill_sqlite, Path(url.removeprefix("sqlite:///")), many)
+        else:
+            await fill_postgres(url, many)
+        return await self.open(url)
+
+    async def look(self, kind: str, repeats: int) -> Answer:
+        """Look at a store in which much has ended, in one of the ways of `LOOKS`."""
+        for _ in range(repeats):
+            if (query := LOOKS[kind]) is None:
+                await self._store.statistics()
+            else:
+                await self._store.query_rollouts(**query)
+        return {"n": repeats}
+
+    async def claim_tagged(self, repeats: int, tags: Sequence[str] | None) -> Answer:
+        """Claim one by one, of these tags or of all."""
+        for _ in range(repeats):
+            if await self._store.dequeue_rollout(worker_id="w", tags=tags) is None:
+                raise RuntimeError("nothing waits any more")
+        return {"n": repeats}
+
     def works(self) -> dict[str, Work]:
-        return super().works() | {"enqueue_one": self.enqueue_one, "claim_one": self.claim_one}
+        named = self.enqueue_one, self.claim_one, self.fill, self.look, self.claim_tagged
+        return super().works() | {work.__name__: work for work in named}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from store_engines import MEMORY, Engine, postgres, sqlite, usable
 from store_engines import SYSTEM as US
 from store_sizes import FULL, QUICK, Sizes
 from subject import Answer, Subject, SubjectFailed
-from workload import QUERIES
+from workload import LOOKS, QUERIES
 
 THEM = AGENT_LIGHTNING.system
 LEASE_SECONDS = 2.0
@@ -56,6 +56,12 @@ GOOD = (
     ),
     Goal(text="idle claim < 20 ms", case="*", metric="idle_claim_ms", at_most=20.0),
     Goal(text="runner ≤ 0.5 ms CPU per no-op rollout", case="* n=1000", metric="runner_cpu_ms", at_most=0.5),
+    Goal(
+        text="a look at 2,000,000 ended rollouts < 300 ms",
+        case="* ended=2000000 *",
+        metric="query_wall_ms",
+        at_most=300.0,
+    ),
     Goal(text="recovery ≤ lease + 1 s", case="*", metric="recovery_over_lease_seconds", at_most=1.0),
 )
 
@@ -228,6 +234,31 @@ class StoreBench:
                 )
         self._report.publish()
 
+    def many(self) -> None:
+        """Looks at a store in which very much has ended, and claims from one with very many tags."""
+        n_ended, n_tags = self._sizes.ended_rows, self._sizes.tags
+        for engine in self._engines:
+            if not engine.is_shared:
+                continue
+            self._report.say(f"many: {engine.name} ended={n_ended}")
+            self._us.ask("fill", url=engine.new_url(), n_ended=n_ended, n_queued=1000, n_tags=10)
+            for _ in range(self._sizes.rounds):
+                for kind in LOOKS:
+                    looked, cpu = _spent(engine, [self._us], "look", kind=kind, repeats=10)
+                    case, wall = f"{engine.name} ended={n_ended} {kind}", looked[0]["wall_seconds"]
+                    self._report.add(case, US, "query_ms", cpu / 10 * 1000, "ms")
+                    self._report.add(case, US, "query_wall_ms", wall / 10 * 1000, "ms")
+            self._us.ask("close")
+            self._report.say(f"many: {engine.name} tags={n_tags}")
+            self._us.ask("fill", url=engine.new_url(), n_ended=0, n_queued=20 * n_tags, n_tags=n_tags)
+            for case, named in (("", None), (" named=1", ["tag-3"]), (f" named={n_tags}", _tags(n_tags))):
+                repeats = 3 if named and len(named) == 1 else 20
+                for _ in range(self._sizes.rounds if repeats > 3 else 1):
+                    _, cpu = _spent(engine, [self._us], "claim_tagged", repeats=repeats, tags=named)
+                    self._report.add(f"{engine.name} tags={n_tags}{case}", US, "claim_ms", cpu / repeats * 1000, "ms")
+            self._us.ask("close")
+        self._report.publish()
+
     def runner(self) -> None:
         """No-op rollouts on 4 workers in one process."""
         for n in self._sizes.runner_ns:
@@ -372,6 +403,10 @@ def _filled_and_drained(
     return fill, filled[0]["wall_seconds"], drain, max(answer["wall_seconds"] for answer in drained)
 
 
+def _tags(n: int) -> list[str]:
+    return [f"tag-{i}" for i in range(n)]
+
+
 def measure(report: Report, sizes: Sizes, engines: Sequence[Engine], them: Peer | None) -> None:
     """All sections."""
     bench = StoreBench(report, sizes, engines, them)
@@ -383,6 +418,7 @@ def measure(report: Report, sizes: Sizes, engines: Sequence[Engine], them: Peer 
         bench.runner()
         bench.waiting()
         bench.query()
+        bench.many()
         bench.depth()
     finally:
         bench.close()

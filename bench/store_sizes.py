@@ -23,6 +23,8 @@ class Sizes:
     idle_samples_of_them: int
     memory_n: int
     query_rows: int
+    ended_rows: int
+    tags: int
     runner_ns: tuple[int, ...]
     least_pairs: int = 1
     rounds_compared: int = 1
@@ -40,6 +42,8 @@ QUICK = Sizes(
     idle_samples_of_them=3,
     memory_n=3_000,
     query_rows=5_000,
+    ended_rows=100_000,
+    tags=1_000,
     runner_ns=(20, 1_000),
     least_pairs=5_000,
 )
@@ -55,6 +59,8 @@ FULL = Sizes(
     idle_samples_of_them=9,
     memory_n=10_000,
     query_rows=50_000,
+    ended_rows=2_000_000,
+    tags=10_000,
     runner_ns=(20, 1_000),
     least_pairs=5_000,
     rounds_compared=5,

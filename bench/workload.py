@@ -13,6 +13,19 @@ QUERIES: dict[str, dict[str, Any]] = {
     "all": {},
 }
 
+LOOKS: dict[str, dict[str, Any] | None] = {
+    "statistics": None,
+    "limit=20": {"limit": 20},
+    "status limit=20": {"status": "failed", "limit": 20},
+    "tag limit=20": {"tag": "tag-3", "limit": 20},
+    "mode limit=20": {"mode": "val", "limit": 20},
+    "status tag limit=20": {"status": "failed", "tag": "tag-3", "limit": 20},
+    "status mode limit=20": {"status": "failed", "mode": "val", "limit": 20},
+    "status by end limit=1000": {"status": "failed", "sort_by": "ended_at", "descending": True, "limit": 1000},
+    "status tag by end limit=20": {"status": "succeeded", "tag": "tag-3", "sort_by": "ended_at", "limit": 20},
+}
+"""Looks at a store in which much has ended; None stands for its statistics."""
+
 
 def task(i: int) -> dict[str, Any]:
     return {"prompt": f"Task {i}", "task_id": i}

@@ -70,8 +70,14 @@ async def _check_statistics(store: Store, rollouts: tuple[Rollout, ...], live: l
     statistics = await store.statistics()
     counts = Counter(rollout.status for rollout in rollouts)
     assert dict(statistics.rollouts) == {status: counts[status] for status in RolloutStatus}
-    for status in RolloutStatus:
-        assert (await store.query_rollouts(status=status, limit=0)).total == counts[status]
+    kinds = Counter((rollout.status, rollout.mode, rollout.tag) for rollout in rollouts)
+    for wanted in {(status, mode, tag) for status, mode, tag in kinds} | {
+        (status, None, None) for status in RolloutStatus
+    }:
+        chosen = dict(zip(("status", "mode", "tag"), wanted, strict=True))
+        given = {name: value for name, value in chosen.items() if value is not None}
+        expected = sum(n for kind, n in kinds.items() if all(w in (None, k) for w, k in zip(wanted, kind, strict=True)))
+        assert (await store.query_rollouts(limit=0, **given)).total == expected, given
     workers = Counter(worker.status for worker in (await store.query_workers()).items)
     assert {status: n for status, n in statistics.workers.items() if n} == workers
     queued = [rollout.enqueued_at for rollout in rollouts if rollout.status.is_queued]

@@ -15,6 +15,8 @@ from outrider.core.attempt import Failure, LostLease
 from outrider.core.errors import Boundary, OutriderError
 from outrider.core.rollout import AttemptedRollout, RolloutConfig, RolloutRequest
 from outrider.store import Revoked, Store, open_store
+from outrider.store.sqlite.machines import SqliteMachines
+from outrider.store.sqlite.store import SqliteStore
 from outrider.testing import FakeClock
 from store_invariants import check_invariants
 from store_moves import log
@@ -175,6 +177,15 @@ class TwoStores(RuleBasedStateMachine):
         # The stores sweep by themselves too; this only waits until nothing is overdue.
         while (due := await store._expire()) is not None and due <= self._clock.time():
             pass
+
+    @rule()
+    def keep_tallies(self) -> None:
+        self.both(lambda store, _: self._tallied(store))
+
+    async def _tallied(self, store: Any) -> None:
+        # By itself a store does this only once there is much to add.
+        if isinstance(store, SqliteStore):
+            await store._write(SqliteMachines.tally)
 
     @rule(
         status=st.sampled_from([None, "queuing", "requeuing", "preparing", "running", "failed"]),

@@ -1,5 +1,6 @@
 """What is stuck in a store, and why, in sentences that say what to do."""
 
+import asyncio
 from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 
@@ -57,8 +58,9 @@ def _silent(workers: tuple[Worker, ...], now: datetime) -> list[str]:
 async def _overdue(store: Store, now: datetime) -> list[str]:
     """Live attempts that are silent or slow."""
     lines = []
-    for rollout in (await store.query_rollouts(status_in=LIVE, limit=SAMPLE)).items:
-        attempt = await store.get_latest_attempt(rollout.rollout_id)
+    live = (await store.query_rollouts(status_in=LIVE, limit=SAMPLE)).items
+    attempts = await asyncio.gather(*[store.get_latest_attempt(rollout.rollout_id) for rollout in live])
+    for rollout, attempt in zip(live, attempts, strict=True):
         if attempt is None:
             continue
         silent = now - attempt.last_heartbeat_at

@@ -84,7 +84,7 @@ async def opened(store_url: StoreUrl, *, create: bool = False, read_only: bool =
 
 async def check_tag(store: Store, tag: str | None) -> None:
     """Refuse a tag that no rollout has: it is more likely misspelt than meant."""
-    if tag is not None and not (await store.query_rollouts(tag=tag, limit=1)).total:
+    if tag is not None and not (await store.query_rollouts(tag=tag, limit=0)).total:
         raise InvalidInput(f"no rollout in this store has the tag {tag!r}; `outrider status` lists the tags")
 
 

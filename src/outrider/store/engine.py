@@ -66,6 +66,10 @@ class Engine(ABC):
         """Take away the leases that are due; when the next one is, if there is one, in monotonic time."""
 
     @abstractmethod
+    async def _add_up(self) -> None:
+        """Add what is new to the tallies of rollouts, if it has become much."""
+
+    @abstractmethod
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]: ...
 
     @abstractmethod

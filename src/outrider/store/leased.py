@@ -361,6 +361,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
             next_look = self._clock.monotonic() + SWEEP_SECONDS
             try:
                 next_expiry = await self._expire()
+                await self._add_up()
             except StoreError as exc:
                 if not is_said:
                     _log.warning("cannot take expired leases away, will try again: %s", exc)

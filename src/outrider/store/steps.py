@@ -78,13 +78,14 @@ class Claim(Struct, frozen=True, kw_only=True):
     def takes_any(self) -> bool:
         return self.tags is None and self.mode is None and not self.isolated
 
-    def takes(self, lane: str) -> bool:
-        mode, _, tag = lane.removeprefix(ISOLATED).partition("/")
-        return (
-            lane.startswith(ISOLATED) == self.isolated
-            and (self.mode is None or mode == self.mode)
-            and (self.tags is None or tag in self.tags)
-        )
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        return tuple(Mode) if self.mode is None else (self.mode,)
+
+    @property
+    def lanes(self) -> list[str]:
+        """The lanes of the tags it names."""
+        return [lane_of(mode, tag, isolated=self.isolated) for mode in self.modes for tag in sorted(self.tags or ())]
 
 
 class Revocation(Struct, frozen=True, kw_only=True):
@@ -142,6 +143,16 @@ class RolloutQuery(Struct, frozen=True, kw_only=True):
     def is_filtered(self) -> bool:
         """Whether rollouts are chosen by anything but their ids."""
         return any(chosen is not None for chosen in (self.statuses, self.mode, self.tag, self.group_id))
+
+    @property
+    def is_by_kind(self) -> bool:
+        """Whether rollouts are chosen by status, mode and tag alone."""
+        return self.is_filtered and self.group_id is None and self.rollout_ids is None
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether all rollouts are asked for, or all that have ended."""
+        return not self.is_filtered and self.rollout_ids is None
 
     def __post_init__(self) -> None:
         check_window(self.limit, self.offset)

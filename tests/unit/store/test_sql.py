@@ -65,7 +65,18 @@ def test_every_query_fits_the_schema(database: sqlite3.Connection):
 @pytest.mark.parametrize(
     "name",
     [
-        *("lanes", "lane_head", "rollout", "claimed_by_request", "claim", "current", "expired", "next_expiry"),
+        *(
+            "next",
+            "next_tags",
+            "lane_head",
+            "waiting_at",
+            "rollout",
+            "claimed_by_request",
+            "claim",
+            "current",
+            "expired",
+            "next_expiry",
+        ),
         *("set_ended", "attempts", "current_at", "n_events", "held", "renew", "see_worker", "feed", "feed_end"),
         "latest_resources",
     ],

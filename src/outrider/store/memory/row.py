@@ -12,12 +12,17 @@ from outrider.store.steps import NewRollout
 
 @dataclass(slots=True)
 class Row:
-    """A rollout with its attempts. `expires_at` is set while it is live, `finish_seq` once it has ended."""
+    """A rollout with its attempts.
+
+    `queues` names those it waits in, while it waits; `expires_at` is set while it is live, `finish_seq` once it has
+    ended.
+    """
 
     seq: int
     new: NewRollout
     enqueued_at: float
     status: RolloutStatus = RolloutStatus.QUEUING
+    queues: tuple[str, ...] = ()
     n_attempts: int = 0
     n_failures: int = 0
     attempt_id: str | None = None

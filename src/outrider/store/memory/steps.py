@@ -3,13 +3,16 @@
 Invariants:
 - A step runs on the event loop without a pause, so it is atomic; it checks everything before it changes anything.
 - Payloads are kept encoded and decoded on the way out, so that no caller shares a value with the store.
-- Lanes hold what waits and a heap what is leased; an entry that its row has left behind is dropped when it comes up.
+- A rollout waits in two queues: that of its mode, and its lane if it has a tag. A heap holds what is leased. An entry
+  that its row has left behind is dropped when it comes up.
+- The counts change with every status.
 """
 
 import heapq
 import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -20,10 +23,11 @@ from outrider.core.event import RecordedEvent
 from outrider.core.lifecycle import ATTEMPT_AFTER, Signal
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout
-from outrider.core.status import RolloutStatus, WorkerStatus
+from outrider.core.status import QUEUED, Mode, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import rows
 from outrider.store.bell import Topic
+from outrider.store.counts import Counts
 from outrider.store.jumps import JUMP_SECONDS, HostClock, tell
 from outrider.store.memory.lane import Lane
 from outrider.store.memory.row import Row
@@ -60,7 +64,9 @@ class MemorySteps:
         self._host_clock = HostClock(clock)
         self._rows: list[Row] = []
         self._by_id: dict[str, Row] = {}
-        self._lanes: defaultdict[str, Lane] = defaultdict(Lane)
+        self._queues: defaultdict[str, Lane] = defaultdict(Lane)
+        self._numbers: defaultdict[str | None, Counter[tuple[Mode, RolloutStatus]]] = defaultdict(Counter)
+        self._n_ended_first = 0
         self._live: dict[int, Row] = {}
         self._expiries: list[tuple[float, int, str]] = []
         self._by_request: defaultdict[str, dict[int, Row]] = defaultdict(dict)
@@ -96,15 +102,17 @@ class MemorySteps:
         self._see_worker(claim.worker_id)
         if claim.request_id is not None and (held := self._by_request.get(claim.request_id)):
             return tuple(rows.attempted_of(row.columns, rows.live_attempt(row.current)) for row in held.values())
-        lanes = [lane for lane in self._lanes if claim.takes(lane)]
+        names = _modes(claim) if claim.tags is None else claim.lanes
+        heads = [(head, name) for name in names if (head := self._head_of(name)) is not None]
+        heapq.heapify(heads)
         claimed: list[AttemptedRollout] = []
-        while len(claimed) < claim.limit:
-            heads = [(head, lane) for lane in lanes if (head := self._head_of(lane)) is not None]
-            if not heads:
-                break
-            (_, seq), lane = min(heads)
-            self._lanes[lane].pop()
+        while heads and len(claimed) < claim.limit:
+            (_, seq), name = heads[0]
             claimed.append(self._claim_row(self._rows[seq], claim))
+            if (head := self._head_of(name)) is None:
+                heapq.heappop(heads)
+            else:
+                heapq.heapreplace(heads, (head, name))
         return tuple(claimed)
 
     def report(self, report: Report) -> Attempt:
@@ -120,7 +128,8 @@ class MemorySteps:
             self._insert_events(row, report)
         if report.signal is None or report.signal is Signal.RUN:
             row.worker_id = worker_id
-            row.status = row.status if report.signal is None else RolloutStatus.RUNNING
+            if report.signal is not None:
+                self._set_status(row, RolloutStatus.RUNNING)
             return rows.live_attempt(row.current)
         self._end(row, report.signal, Outcome(worker_id, report.reward, report.failure), self._clock.time())
         return row.ended_attempts[-1]
@@ -182,17 +191,25 @@ class MemorySteps:
 
     def rollouts(self, query: RolloutQuery) -> Page[Rollout]:
         if query.rollout_ids is None:
-            found = self._rows
+            ordered = self._feed if query.sort_by == "ended_at" else self._rows
+            found: Iterable[Row] = reversed(ordered) if query.descending else ordered
         else:
-            found = sorted((self._by_id[id] for id in query.rollout_ids if id in self._by_id), key=lambda row: row.seq)
-        if query.sort_by == "ended_at":
-            found = sorted((row for row in found if row.finish_seq), key=lambda row: row.finish_seq or 0)
+            found = sorted(
+                (self._by_id[id] for id in query.rollout_ids if id in self._by_id and _has(self._by_id[id], query)),
+                key=lambda row: row.finish_seq or 0 if query.sort_by == "ended_at" else row.seq,
+                reverse=query.descending,
+            )
         if query.is_filtered:
-            found = [row for row in found if _wanted(row, query)]
-        if query.descending:
-            found = found[::-1]
-        items = tuple(rows.rollout_of(row.columns) for row in _window(found, query))
-        return Page(items=items, total=len(found), limit=query.limit, offset=query.offset)
+            found = (row for row in found if _wanted(row, query))
+        if query.is_by_kind or query.is_of_all:
+            total = Counts(self._numbers.get(query.tag, {})).total(query)
+            found = islice(found, total)
+        else:
+            found = list(found)
+            total = len(found)
+        end = None if query.limit < 0 else query.offset + query.limit
+        items = tuple(rows.rollout_of(row.columns) for row in islice(found, query.offset, end))
+        return Page(items=items, total=total, limit=query.limit, offset=query.offset)
 
     def attempts(self, rollout_id: str) -> tuple[Attempt, ...]:
         return self._row(rollout_id).attempts
@@ -227,12 +244,11 @@ class MemorySteps:
         return rows.resources_of(self._resources[-1]) if self._resources else None
 
     def statistics(self) -> Statistics:
-        counts = Counter(row.status for row in self._rows)
+        counts = Counts(self._numbers.get(None, {}))
         busy = Counter(worker.status for worker in self.workers())
-        queued = (row.enqueued_at for row in self._rows if row.status.is_queued)
-        oldest, due = min(queued, default=None), self._next_expiry()
+        oldest, due = self._oldest_queued_at(counts), self._next_expiry()
         return Statistics(
-            rollouts={status: counts[status] for status in RolloutStatus},
+            rollouts=counts.by_status(),
             workers={status: busy[status] for status in WorkerStatus},
             oldest_queued_at=None if oldest is None else utc(oldest),
             next_expiry_at=None if due is None else utc(due),
@@ -257,6 +273,21 @@ class MemorySteps:
             if last_seen_at > silent_before:
                 self._workers[name] = name, min(first_seen_at, last_seen_at + jump), last_seen_at + jump
 
+    def _oldest_queued_at(self, counts: Counts) -> float | None:
+        if not counts.total(RolloutQuery(statuses=tuple(QUEUED))):
+            return None
+        while self._rows[self._n_ended_first].status.is_final:
+            self._n_ended_first += 1
+        places = range(self._n_ended_first, len(self._rows))
+        return next(self._rows[place].enqueued_at for place in places if self._rows[place].queues)
+
+    def _set_status(self, row: Row, status: RolloutStatus) -> None:
+        request = row.new.request
+        for tag in (None,) if request.tag is None else (None, request.tag):
+            self._numbers[tag][request.mode, row.status] -= 1
+            self._numbers[tag][request.mode, status] += 1
+        row.status = status
+
     def _row(self, rollout_id: str) -> Row:
         row = self._by_id.get(rollout_id)
         if row is None:
@@ -270,19 +301,25 @@ class MemorySteps:
         row = Row(len(self._rows), new, now)
         self._rows.append(row)
         self._by_id[new.rollout_id] = row
+        for tag in (None,) if new.request.tag is None else (None, new.request.tag):
+            self._numbers[tag][new.request.mode, row.status] += 1
         return row
 
     def _add(self, new: NewRollout, now: float) -> None:
-        self._lanes[new.lane].add(new.request.priority, self._insert(new, now).seq)
+        row = self._insert(new, now)
+        row.queues = _queues_of(row, isolated=False)
+        for name in row.queues:
+            self._queues[name].add(new.request.priority, row.seq)
         self.topics.add(Topic.QUEUE)
 
     def _head_of(self, name: str) -> tuple[int, int] | None:
-        """The head of a lane, which is a rollout that waits; None of a lane in which none does, which is then gone."""
-        lane = self._lanes[name]
-        while (head := lane.head) is not None and not self._rows[head[1]].status.is_queued:
-            lane.pop()
+        """The head of a queue, which is a rollout that waits in it; None of one that is empty, which is then gone."""
+        if (queue := self._queues.get(name)) is None:
+            return None
+        while (head := queue.head) is not None and name not in self._rows[head[1]].queues:
+            queue.pop()
         if head is None:
-            del self._lanes[name]
+            del self._queues[name]
         return head
 
     def _next_expiry(self) -> float | None:
@@ -311,7 +348,8 @@ class MemorySteps:
 
     def _claim_row(self, row: Row, claim: Claim) -> AttemptedRollout:
         now = self._clock.time()
-        row.status = ROLLOUT_STATUS[landing(row.status, Signal.CLAIM, row.n_failures, row.new.config).status]
+        self._set_status(row, ROLLOUT_STATUS[landing(row.status, Signal.CLAIM, row.n_failures, row.new.config).status])
+        self._leave_queues(row)
         row.n_attempts += 1
         row.attempt_id = f"at-{row.seq:x}-{row.n_attempts}-{os.urandom(4).hex()}"
         row.worker_id, row.request_id = claim.worker_id, claim.request_id
@@ -335,22 +373,25 @@ class MemorySteps:
             del self._by_request[row.request_id][row.seq]
             if not self._by_request[row.request_id]:
                 del self._by_request[row.request_id]
-        row.status, row.n_failures, row.failure = (
-            ROLLOUT_STATUS[to.status],
-            to.n_failures,
-            failure_record(outcome.failure),
-        )
+        self._set_status(row, ROLLOUT_STATUS[to.status])
+        row.n_failures, row.failure = to.n_failures, failure_record(outcome.failure)
         row.request_id = row.expires_at = None
+        self._leave_queues(row)
         if to.requeues:
-            request = row.new.request
-            lane = lane_of(request.mode, request.tag, isolated=outcome.isolates)
-            self._lanes[lane].add_again(request.priority, row.seq)
+            row.queues = _queues_of(row, isolated=outcome.isolates)
+            for name in row.queues:
+                self._queues[name].add_again(row.new.request.priority, row.seq)
             self.topics.add(Topic.QUEUE)
         else:
             self._feed.append(row)
             row.finish_seq, row.ended_at = len(self._feed), now
             row.reward, row.worker_id = outcome.reward, outcome.worker_id
             self.topics.add(Topic.ENDED)
+
+    def _leave_queues(self, row: Row) -> None:
+        queues, row.queues = row.queues, ()
+        for name in queues:
+            self._head_of(name)
 
     def _repeated(self, report: Report) -> Attempt:
         """The ended attempt, if this report is the one that ended it, sent again."""
@@ -395,5 +436,20 @@ def _wanted(row: Row, query: RolloutQuery) -> bool:
     )
 
 
-def _window(items: Sequence[R], query: RolloutQuery | EventQuery) -> Sequence[R]:
+def _has(row: Row, query: RolloutQuery) -> bool:
+    """Whether the row has a place in the order asked for."""
+    return query.sort_by != "ended_at" or row.finish_seq is not None
+
+
+def _modes(claim: Claim) -> list[str]:
+    return [lane_of(mode, None, isolated=claim.isolated) for mode in claim.modes]
+
+
+def _queues_of(row: Row, *, isolated: bool) -> tuple[str, ...]:
+    """Where the rollout waits: with all of its mode, in a queue named like the lane without a tag, and in its lane."""
+    request = row.new.request
+    return tuple({lane_of(request.mode, tag, isolated=isolated): None for tag in (None, request.tag)})
+
+
+def _window(items: Sequence[R], query: EventQuery) -> Sequence[R]:
     return items[query.offset : None if query.limit < 0 else query.offset + query.limit]

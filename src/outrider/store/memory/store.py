@@ -75,6 +75,9 @@ class MemoryStore(LeasedStore):
     async def _expire(self) -> float | None:
         return self._do(MemoryMachines.expire)
 
+    async def _add_up(self) -> None:
+        """The counts are always up to date."""
+
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
         return self._do(lambda steps: steps.finished(cursor, limit))
 

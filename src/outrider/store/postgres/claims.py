@@ -5,7 +5,7 @@ Invariants:
   that is not taken, so that no other claim finds the queue empty while something waits in it.
 - Every statement carries a request id, the caller's or one of its own, and each row its place in that request; both are
   unique together, so that a claim whose reply was lost can be sent again and takes nothing twice.
-- The cost depends on the limit and the number of lanes asked for, not on the number of rows.
+- The cost depends on the limit and the number of tags asked for, not on the number of rows or of other tags.
 """
 
 from collections.abc import Hashable, Sequence
@@ -21,7 +21,6 @@ from outrider.core.errors import StoreError
 from outrider.core.ids import new_id
 from outrider.core.lifecycle import Signal
 from outrider.core.rollout import AttemptedRollout
-from outrider.core.status import Mode
 from outrider.store import rows
 from outrider.store.bell import Topic
 from outrider.store.held import Held
@@ -37,6 +36,10 @@ from outrider.store.steps import ISOLATED, UNREADABLE, Claim, lane_of
 
 CLAIMED_AT_ONCE = 256
 """Rollouts one statement takes at most, since each needs a worker named beforehand."""
+
+MANY_TAGS = 16
+LOOKED_AT = 256
+"""A claim that names more tags than that looks for them first among so many rollouts."""
 
 SPARE_CANDIDATES = 16
 DEEPER = 8
@@ -179,26 +182,35 @@ class Claims:
         now = self._clock.given
         if claim.takes_any:
             return await link.fetch(SQL["claim_of_all"], *ask.rest(0), now)
+        if claim.tags is None and claim.mode is not None and not claim.isolated:
+            return await link.fetch(SQL["claim_of_mode"], *ask.rest(0), now, claim.mode)
+        taken: Sequence[asyncpg.Record] = []
+        if claim.tags is not None and len(claim.tags) > MANY_TAGS and not claim.isolated:
+            taken = await link.fetch(SQL["claim_of_tags"], *ask.rest(0), now, list(claim.tags), claim.mode, LOOKED_AT)
+            if len(taken) == len(ask.worker_ids) or await link.fetchval(SQL["n_ahead"], LOOKED_AT) < LOOKED_AT:
+                return taken
         lanes = await self._lanes(link, claim)
         if not lanes:
             return []
         if len(lanes) == 1:
             return await link.fetch(SQL["claim_of_lane"], *ask.rest(0), now, lanes[0])
-        return await self._take_from_lanes(link, ask, lanes, now)
+        return [*taken, *await self._take_from_lanes(link, ask, len(taken), lanes, now)]
 
     @staticmethod
-    async def _take_from_lanes(link: Link, ask: _Ask, lanes: list[str], now: float | None) -> Sequence[asyncpg.Record]:
+    async def _take_from_lanes(
+        link: Link, ask: _Ask, n_before: int, lanes: list[str], now: float | None
+    ) -> Sequence[asyncpg.Record]:
         """Take the best of several lanes; look deeper while others hold all candidates but more is waiting."""
-        wanted = len(ask.worker_ids)
+        wanted = len(ask.worker_ids) - n_before
         depth = wanted + SPARE_CANDIDATES
-        taken = await link.fetch(SQL["claim_of_lanes"], *ask.rest(0), now, lanes, depth)
+        taken = await link.fetch(SQL["claim_of_lanes"], *ask.rest(n_before), now, lanes, depth)
         while len(taken) < wanted:
             deeper = depth * DEEPER
             n_waiting = await link.fetchval(SQL["n_waiting"], lanes, deeper)
             if n_waiting == 0:
                 break
             depth = n_waiting + SPARE_CANDIDATES
-            taken += await link.fetch(SQL["claim_of_lanes"], *ask.rest(len(taken)), now, lanes, depth)
+            taken += await link.fetch(SQL["claim_of_lanes"], *ask.rest(n_before + len(taken)), now, lanes, depth)
             if n_waiting < deeper:
                 break
         return taken
@@ -207,7 +219,6 @@ class Claims:
     async def _lanes(link: Link, claim: Claim) -> list[str]:
         """The lanes a claim takes from; lanes of unknown tags are found in the index."""
         if claim.tags is not None:
-            modes = Mode if claim.mode is None else (claim.mode,)
-            return [lane_of(mode, tag, isolated=claim.isolated) for mode in modes for tag in sorted(claim.tags)]
+            return claim.lanes
         prefix = ISOLATED if claim.mode is None else lane_of(claim.mode, None, isolated=claim.isolated)
         return [row[0] for row in await link.fetch(SQL["lanes"], prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1))]

@@ -36,17 +36,19 @@ def _composed() -> Mapping[str, str]:
         move=machine_rows.MOVE,
     )
     composed = dict(plain)
-    for part in (
+    parts = (
         "server_time",
         "insert_rollouts",
+        "note_arrivals",
         "candidates",
         "attempt_id",
         "places_in_feed",
         "end_numbered",
         "moved_to_queue",
-    ):
+    )
+    for part in parts:
         composed = {name: sql.replace("{" + part + "}", plain[part]) for name, sql in composed.items()}
-    for heads in ("all", "lane", "lanes"):
+    for heads in ("all", "mode", "tags", "lane", "lanes"):
         composed[f"claim_of_{heads}"] = composed["claim"].replace("{heads}", composed[f"heads_of_{heads}"])
     for ends, tokens, accounts in (("set_ended", "$13", "$14"), ("set_requeued", "$12", "$13")):
         kept = plain["keep_accounts"].replace("{tokens}", tokens).replace("{accounts}", accounts)

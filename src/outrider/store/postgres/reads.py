@@ -9,14 +9,23 @@ from outrider.core.errors import UnknownId
 from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import Rollout
-from outrider.core.status import RolloutStatus, WorkerStatus
+from outrider.core.status import Mode, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import rows
+from outrider.store.counts import Counts
+from outrider.store.listing import Dialect, page_of
 from outrider.store.postgres.driver import Link
 from outrider.store.postgres.queries import ROLLOUT, SQL
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.rows import Current
 from outrider.store.steps import EventQuery, RolloutQuery
+
+DIALECT = Dialect(
+    mark="$", waits="r.lane <> ''", is_live="r.expires_at > 0", has_ended="r.ended_at IS NOT NULL", unlimited=None
+)
+
+_LISTED = f"SELECT {ROLLOUT} FROM ({{page}}) p JOIN rollouts r ON r.seq = p.seq ORDER BY p.place {{order}}"
+"""The rollouts on a page, in order."""
 
 
 async def next_expiry(link: Link) -> float | None:
@@ -33,23 +42,45 @@ async def feed_end(link: Link) -> int:
     return int(await link.fetchval(SQL["feed_end"]))
 
 
+async def counts(link: Link, tag: str | None) -> Counts:
+    parts = await link.fetch(SQL["counts"], tag or "", await link.fetchval(SQL["tallied"]))
+    return Counts.of_parts(map(tuple, parts))
+
+
 async def rollouts(link: Link, query: RolloutQuery) -> Page[Rollout]:
+    if not query.is_by_kind:
+        return await _chosen(link, query)
+    counted = await counts(link, query.tag)
+    page = None if query.limit == 0 else page_of(query, counted.kinds(query), DIALECT)
+    found = [] if page is None else await link.fetch(_LISTED.format(page=page[0], order=_direction(query)), *page[1])
+    items = tuple(rows.rollout_of(tuple(row)) for row in found)
+    return Page(items=items, total=counted.total(query), limit=query.limit, offset=query.offset)
+
+
+async def _chosen(link: Link, query: RolloutQuery) -> Page[Rollout]:
+    """Of one group, by their ids, or all."""
     where, values = _where(query)
     order = "r.finish_seq" if query.sort_by == "ended_at" else "r.seq"
-    direction = "DESC" if query.descending else "ASC"
     found = await link.fetch(
         f"SELECT {ROLLOUT} FROM rollouts r WHERE {where} "
-        f"ORDER BY {order} {direction} LIMIT ${len(values) + 1} OFFSET ${len(values) + 2}",
+        f"ORDER BY {order} {_direction(query)} LIMIT ${len(values) + 1} OFFSET ${len(values) + 2}",
         *values,
         _limit(query.limit),
         query.offset,
     )
     total = len(found)
     if query.limit >= 0 or query.offset > 0:
-        total = await link.fetchval(f"SELECT count(*) FROM rollouts r WHERE {where}", *values)
+        if query.is_of_all:
+            total = (await counts(link, None)).total(query)
+        else:
+            total = await link.fetchval(f"SELECT count(*) FROM rollouts r WHERE {where}", *values)
     return Page(
         items=tuple(rows.rollout_of(tuple(row)) for row in found), total=total, limit=query.limit, offset=query.offset
     )
+
+
+def _direction(query: RolloutQuery) -> str:
+    return "DESC" if query.descending else "ASC"
 
 
 def _where(query: RolloutQuery) -> tuple[str, list[Any]]:
@@ -120,12 +151,12 @@ async def latest_resources(link: Link) -> Resources | None:
 
 
 async def statistics(link: Link, now: float) -> Statistics:
-    counts = {row[0]: row[1] for row in await link.fetch(SQL["count_by_status"])}
-    oldest = await link.fetchval(SQL["oldest_queued"])
+    queued = [await link.fetchval(SQL["oldest_queued"], mode.value) for mode in Mode]
+    oldest = min((at for at in queued if at is not None), default=None)
     due = await next_expiry(link)
     busy = Counter(worker.status for worker in await workers(link, now))
     return Statistics(
-        rollouts={status: counts.get(status, 0) for status in RolloutStatus},
+        rollouts=(await counts(link, None)).by_status(),
         workers={status: busy[status] for status in WorkerStatus},
         oldest_queued_at=None if oldest is None else utc(oldest),
         next_expiry_at=None if due is None else utc(due),

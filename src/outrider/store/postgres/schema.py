@@ -11,16 +11,22 @@ from outrider.store.postgres.address import Address
 from outrider.store.postgres.driver import Link, asyncpg
 from outrider.store.postgres.queries import SQL
 from outrider.store.sql import migrations
+from outrider.store.upgrading import announced
+
+UPGRADE_SECONDS = 900.0
+"""How long a migration of a large store may take, or the wait for another process that carries it out."""
 
 
 async def migrate(link: Link, address: Address) -> None:
     """Make sure that the store at `address` has the schema this version knows."""
-    if await _version(link, address) == len(migrations("postgres")):
+    known = len(migrations("postgres"))
+    if (version := await _version(link, address)) == known:
         return
     try:
-        async with link.transaction():
-            await link.execute(SQL["migration_lock"], address.channel)
-            await _bring_up_to_date(link, address)
+        with announced(address.shown, version, known):
+            async with link.transaction():
+                await link.execute(SQL["migration_lock"], address.channel, timeout=UPGRADE_SECONDS)
+                await _bring_up_to_date(link, address)
     except asyncpg.DuplicateTableError as exc:
         raise InvalidInput(
             f"{address.shown}: schema {address.schema} holds tables of another program ({exc}); "
@@ -37,7 +43,7 @@ async def _bring_up_to_date(link: Link, address: Address) -> None:
         await link.execute("CREATE TABLE schema_version (version integer NOT NULL)")
         await link.execute("INSERT INTO schema_version VALUES (0)")
     for step in steps[version:]:
-        await link.execute(step)
+        await link.execute(step, timeout=UPGRADE_SECONDS)
     await link.execute(f"UPDATE schema_version SET version = {len(steps)}")
 
 

@@ -24,6 +24,10 @@ from outrider.store.rows import Current
 from outrider.store.steps import Lease, NewRollout, Revocation, lease_of
 
 EXPIRED_AT_ONCE = 500
+TALLIED_AT = 2_000
+"""Rollouts that have ended since the tallies were kept, from which on they are added; of enqueues a tenth as many."""
+
+TALLIED_AT_ONCE = 20_000
 ENQUEUED_AT_ONCE = 2_000
 """Rows in one statement at most."""
 
@@ -150,6 +154,25 @@ class PostgresSteps:
         if endings:
             self._bell.ring_all_here({Topic.REVOKED, *topics_of(endings)})
         return [ending.current for ending in endings]
+
+    async def tally(self) -> None:
+        """Add to the tallies what was enqueued and what has ended since, unless somebody else does."""
+
+        async def step(link: Link) -> bool:
+            behind = await link.fetchval(SQL["lock_tallied"])
+            if behind is None:
+                return True
+            # A statement sees all that was committed before it, and so all ends up to the place that is read here.
+            end = await link.fetchval(SQL["feed_end"])
+            to = min(behind + TALLIED_AT_ONCE, end)
+            await link.execute(SQL["tally_enqueued"])
+            await link.execute(SQL["tally_ended"], behind, to)
+            await link.execute(SQL["set_tallied"], to)
+            return bool(to == end)
+
+        if not await self._links.run(lambda link, _: link.fetchval(SQL["is_tallied"], TALLIED_AT, TALLIED_AT // 10)):
+            while not await self._links.transact(step):
+                pass
 
     async def put_resources(self, data: bytes) -> Resources:
         """Publish the next version."""

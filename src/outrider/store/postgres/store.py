@@ -160,6 +160,9 @@ class PostgresStore(LeasedStore):
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, SWEEP_SECONDS)
 
+    async def _add_up(self) -> None:
+        await self._steps.tally()
+
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
         return await self._read_links.run(lambda link, _: reads.finished(link, cursor, limit))
 

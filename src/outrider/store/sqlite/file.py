@@ -13,6 +13,7 @@ from outrider.core.errors import InvalidInput, SchemaMismatch, StoreError, Store
 from outrider.core.files import private
 from outrider.store.sql import migrations
 from outrider.store.sqlite.disk import Disk, is_no_room
+from outrider.store.upgrading import announced
 
 APPLICATION_ID = 0x0D71DE12
 """Marks a file as ours in its header."""
@@ -21,6 +22,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "fuse.sshfs"}
 )
 OPEN_SECONDS = 60.0
+UPGRADE_SECONDS = 900.0
+"""How long to wait for another process that brings a large store up to date."""
 
 
 def connect(
@@ -85,11 +88,11 @@ def _connected(
     uri = f"{path.absolute().as_uri()}?{options}"
     connection = sqlite3.connect(uri, uri=True, timeout=OPEN_SECONDS, isolation_level=None, check_same_thread=False)
     try:
+        connection.execute("PRAGMA cache_size = -65536")
         if prepare is not None:
             prepare(connection, path)
         connection.execute(f"PRAGMA synchronous = {synchronous}")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA cache_size = -65536")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         # From here on the thread that owns the connection waits for locks in its own way.
         connection.execute("PRAGMA busy_timeout = 0")
@@ -136,6 +139,13 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     if version == len(steps):
         return  # and nothing is written, for the disk may be full
     reached("sqlite.journal_set")
+    with announced(str(path), version, len(steps)):
+        _upgrade(connection, path)
+
+
+def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
+    steps = migrations("sqlite")
+    connection.execute(f"PRAGMA busy_timeout = {int(UPGRADE_SECONDS * 1000)}")
     connection.execute("BEGIN IMMEDIATE")
     try:
         _refuse_foreign(connection, path)

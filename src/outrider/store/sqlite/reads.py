@@ -13,9 +13,11 @@ from outrider.core.errors import UnknownId
 from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import Rollout
-from outrider.core.status import RolloutStatus, WorkerStatus
+from outrider.core.status import Mode, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import ledger_rows, machine_rows, rows
+from outrider.store.counts import Counts
+from outrider.store.listing import Dialect, page_of
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.rows import Current
 from outrider.store.sql import queries
@@ -40,6 +42,24 @@ SQL = queries(
     machine=machine_rows.MACHINE,
     move=machine_rows.MOVE,
 )
+
+TALLIED_AT = 2_000
+"""Rollouts that were enqueued or have ended since the tallies were kept, from which on they are added."""
+
+DIALECT = Dialect(
+    mark="?",
+    waits="r.lane IS NOT NULL",
+    is_live="r.expires_at IS NOT NULL",
+    has_ended="r.finish_seq IS NOT NULL",
+    unlimited=-1,
+    indexed_by="INDEXED BY {index}",
+)
+
+_LISTED = (
+    f"SELECT {rows.ROLLOUT} FROM ({{page}}) p CROSS JOIN rollouts r ON r.seq = p.seq JOIN inputs i ON i.seq = r.seq "
+    "ORDER BY p.place {order}"
+)
+"""The rollouts on a page, in order."""
 
 
 class SqliteReads:
@@ -74,19 +94,42 @@ def feed_end(db: sqlite3.Connection) -> int:
     return int(db.execute(SQL["feed_end"]).fetchone()[0])
 
 
+def counts(db: sqlite3.Connection, tag: str | None) -> Counts:
+    return Counts.of_parts(db.execute(SQL["counts"], (tag or "",)))
+
+
 def rollouts(db: sqlite3.Connection, query: RolloutQuery) -> Page[Rollout]:
+    if not query.is_by_kind:
+        return _chosen(db, query)
+    counted = counts(db, query.tag)
+    page = None if query.limit == 0 else page_of(query, counted.kinds(query), DIALECT)
+    found = (
+        [] if page is None else db.execute(_LISTED.format(page=page[0], order=_direction(query)), page[1]).fetchall()
+    )
+    items = tuple(map(rows.rollout_of, found))
+    return Page(items=items, total=counted.total(query), limit=query.limit, offset=query.offset)
+
+
+def _chosen(db: sqlite3.Connection, query: RolloutQuery) -> Page[Rollout]:
+    """Of one group, by their ids, or all."""
     where, values = _where(query)
     order = "r.finish_seq" if query.sort_by == "ended_at" else "r.seq"
-    direction = "DESC" if query.descending else "ASC"
     found = db.execute(
         f"SELECT {rows.ROLLOUT} FROM rollouts r JOIN inputs i ON i.seq = r.seq WHERE {where} "
-        f"ORDER BY {order} {direction} LIMIT ? OFFSET ?",
+        f"ORDER BY {order} {_direction(query)} LIMIT ? OFFSET ?",
         (*values, query.limit, query.offset),
     ).fetchall()
     total = len(found)
     if query.limit >= 0 or query.offset > 0:
-        (total,) = db.execute(f"SELECT count(*) FROM rollouts r WHERE {where}", values).fetchone()
+        if query.is_of_all:
+            total = counts(db, None).total(query)
+        else:
+            (total,) = db.execute(f"SELECT count(*) FROM rollouts r WHERE {where}", values).fetchone()
     return Page(items=tuple(map(rows.rollout_of, found)), total=total, limit=query.limit, offset=query.offset)
+
+
+def _direction(query: RolloutQuery) -> str:
+    return "DESC" if query.descending else "ASC"
 
 
 def _where(query: RolloutQuery) -> tuple[str, list[Any]]:
@@ -161,13 +204,18 @@ def latest_resources(db: sqlite3.Connection) -> Resources | None:
     return None if row is None else rows.resources_of(row)
 
 
+def is_tallied(db: sqlite3.Connection) -> bool:
+    """Whether the tallies are up to date, but for a few."""
+    seq, finish_seq, last_seq, last_finish_seq = db.execute(SQL["untallied"]).fetchone()
+    return bool(last_seq - seq < TALLIED_AT and last_finish_seq - finish_seq < TALLIED_AT)
+
+
 def statistics(db: sqlite3.Connection, now: float) -> Statistics:
-    counts = dict(db.execute(SQL["count_by_status"]).fetchall())
     busy = Counter(worker.status for worker in workers(db, now))
-    (oldest,) = db.execute(SQL["oldest_queued"]).fetchone()
+    oldest = min((at for mode in Mode for (at,) in db.execute(SQL["oldest_queued"], (mode.value,))), default=None)
     due = next_expiry(db)
     return Statistics(
-        rollouts={status: counts.get(status, 0) for status in RolloutStatus},
+        rollouts=counts(db, None).by_status(),
         workers={status: busy[status] for status in WorkerStatus},
         oldest_queued_at=None if oldest is None else utc(oldest),
         next_expiry_at=None if due is None else utc(due),

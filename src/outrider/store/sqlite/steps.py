@@ -3,8 +3,8 @@
 Calls of one batch have no order among themselves, so claims are answered together and so are reports: one look at
 the queue for all claims, and one prepared statement run over all rows that move.
 
-What the desk remembers of rows is exact: it forgets all of it when another connection has committed since, which SQLite
-tells by `data_version`, or when a transaction of its own was rolled back.
+What the desk remembers of rows, and of modes in which nothing waits, is exact: it forgets all of it when another
+connection has committed since, which SQLite tells by `data_version`, or when a transaction of its own was rolled back.
 """
 
 import os
@@ -37,6 +37,11 @@ from outrider.store.sqlite.wal import WriteAheadLog
 from outrider.store.steps import UNREADABLE, Claim, NewRollout, Report, Revocation, failure_record, lane_of, lease_of
 
 EXPIRED_AT_ONCE = 500
+TALLIED_AT_ONCE = 10_000
+
+MANY_TAGS = 16
+LOOKED_AT = 256
+"""A claim that names more tags than that looks first at so many rollouts of each mode."""
 
 
 class SqliteSteps:
@@ -62,6 +67,7 @@ class SqliteSteps:
         self._workers_noted: dict[str, float] = {}
         self._topics: set[Topic] = set()
         self._held = Held()
+        self._empty: set[tuple[bool, Mode]] = set()
         self._feed_end: int | None = None
         self._version: int | None = None
         self._version_committed: int | None = None
@@ -89,10 +95,12 @@ class SqliteSteps:
     def _begin(self) -> None:
         self._now = self._clock.time()
         self._workers_noted = {}
+        self._forget_empty()
         self._topics.clear()
         (self._version,) = self._db.execute("PRAGMA data_version").fetchone()
         if self._version != self._version_committed:
             self._held.clear()
+            self._empty.clear()
             self._feed_end = None
         self._version_committed = None
         self._offset_found, self._jump_found = None, 0.0
@@ -129,6 +137,11 @@ class SqliteSteps:
             expires_at = lease_of(current.config, current.started_at).renewed(now)
             if current.expires_at is not None and expires_at < current.expires_at:
                 self._db.execute(SQL["renew"], (current.heartbeat_at, expires_at, current.seq))
+
+    def _forget_empty(self) -> None:
+        """What was empty is so no more if somebody is to be woken for it."""
+        if Topic.QUEUE in self._topics:
+            self._empty.clear()
 
     def _bound(self, call: Any) -> Callable[[], Any]:
         return partial(self.enqueue, (call,)) if type(call) is NewRollout else partial(call, self)
@@ -175,6 +188,7 @@ class SqliteSteps:
 
     def claim_all(self, claims: Sequence[Claim]) -> list[tuple[AttemptedRollout, ...]]:
         """What each claim gets. Those with the same filter share one look at the queue, unless they may be repeated."""
+        self._forget_empty()
         answers: list[tuple[AttemptedRollout, ...]] = [()] * len(claims)
         alike: dict[Any, list[int]] = {}
         for place, claim in enumerate(claims):
@@ -270,6 +284,15 @@ class SqliteSteps:
             ends.append((current, signal, Outcome(current.worker_id, failure=failure)))
         self._end_all(ends)
 
+    def tally(self) -> bool:
+        """Add to the tallies what was enqueued and what has ended since; whether that was all."""
+        seq, finish_seq, last_seq, last_finish_seq = self._db.execute(SQL["untallied"]).fetchone()
+        to = min(seq + TALLIED_AT_ONCE, last_seq), min(finish_seq + TALLIED_AT_ONCE, last_finish_seq)
+        self._db.execute(SQL["tally_enqueued"], (seq, to[0]))
+        self._db.execute(SQL["tally_ended"], (finish_seq, to[1]))
+        self._db.execute(SQL["set_tallied"], to)
+        return to == (last_seq, last_finish_seq)
+
     def put_resources(self, data: bytes) -> Resources:
         self._topics.add(Topic.PUBLISHED)
         return rows.resources_of(self._db.execute(SQL["insert_resources"], (data, self._now)).fetchone())
@@ -300,13 +323,42 @@ class SqliteSteps:
 
     def _heads(self, claim: Claim, limit: int) -> list[tuple[Any, ...]]:
         """The next rollouts that the claim may take: the columns `rows.GIVEN`, place, how often attempted."""
-        lanes = [lane for (lane,) in self._db.execute(SQL["lanes"]) if claim.takes(lane)]
+        if claim.tags is not None:
+            places = self._tagged(claim, claim.tags, limit)
+            return [self._db.execute(SQL["waiting_at"], (seq,)).fetchone() for _, seq in places]
         heads: list[tuple[Any, ...]] = []
-        for lane in lanes:
-            heads += self._db.execute(SQL["lane_head"], (lane, limit)).fetchall()
-        if len(lanes) > 1:
+        n_lists = 0
+        for mode in claim.modes:
+            if (claim.isolated, mode) not in self._empty:
+                found = self._db.execute(SQL["next"], (int(claim.isolated), mode.value, limit)).fetchall()
+                heads += found
+                n_lists += bool(found)
+                if not found:
+                    self._empty.add((claim.isolated, mode))
+        if n_lists > 1:
             heads.sort(key=lambda row: (-row[6], row[11]))
         return heads[:limit]
+
+    def _tagged(self, claim: Claim, tags: frozenset[str], limit: int) -> list[tuple[int, int]]:
+        """The next rollouts with one of these tags, by rank (the priority turned round) and place.
+
+        Who names many tags probably finds one of them near the head of the queue; then their lanes are not looked at.
+        """
+        places: list[tuple[int, int]] = []
+        if len(tags) > MANY_TAGS:
+            seen_to: list[tuple[int, int]] = []
+            for mode in claim.modes:
+                found = self._db.execute(SQL["next_tags"], (int(claim.isolated), mode.value, LOOKED_AT)).fetchall()
+                places += [(rank, seq) for rank, seq, tag in found if tag in tags]
+                if len(found) == LOOKED_AT:
+                    seen_to.append(found[-1][:2])
+            places = sorted(place for place in places if not seen_to or place <= min(seen_to))
+            if len(places) >= limit or not seen_to:
+                return places[:limit]
+            places = []
+        for lane in claim.lanes:
+            places += self._db.execute(SQL["lane_head"], (lane, limit)).fetchall()
+        return sorted(places)[:limit]
 
     def _claim_rows(self, heads: Sequence[Sequence[Any]], takers: Iterable[Claim]) -> list[AttemptedRollout]:
         """The claimed rollouts, one for each taker in turn. Those that cannot be read end at once, as failed."""

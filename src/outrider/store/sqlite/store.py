@@ -155,6 +155,11 @@ class SqliteStore(LeasedStore):
             next_expiry = await self._read(reads.next_expiry)
         return None if next_expiry is None else self._host_clock.monotonic_of(next_expiry)
 
+    async def _add_up(self) -> None:
+        if not await self._read(reads.is_tallied):
+            while not await self._write(SqliteMachines.tally):
+                pass
+
     async def _finished(self, cursor: int, limit: int) -> tuple[tuple[int, Rollout], ...]:
         return await self._read(lambda db: reads.finished(db, cursor, limit))
 

@@ -1,5 +1,6 @@
 import asyncio
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from outrider.core import wire
 from outrider.core.errors import InvalidInput, SchemaMismatch, StoreError
 from outrider.core.ledger import LedgerWrite
 from outrider.core.rollout import RolloutConfig
-from outrider.store import open_store
+from outrider.store import open_store, upgrading
 from outrider.store.sql import migrations
 from outrider.store.sqlite import file as sqlite_file
 from outrider.store.sqlite.file import connect
@@ -115,6 +116,8 @@ async def test_a_file_of_an_older_version_is_upgraded_with_all_that_is_in_it(tmp
     database.commit()
     database.close()
     async with open_store(f"sqlite:///{path}") as store:
+        counts = (await store.statistics()).rollouts
+        assert {status: n for status, n in counts.items() if n} == {"queuing": 1, "succeeded": 1}
         claimed = await store.dequeue_rollout(worker_id="w")
         assert claimed is not None
         assert (claimed.rollout_id, claimed.input) == ("queuing", 0)
@@ -160,3 +163,30 @@ async def test_a_file_that_was_cut_short_is_an_error_and_no_crash(tmp_path: Path
     with pytest.raises((StoreError, InvalidInput)):
         async with open_store(f"sqlite:///{path}") as store:
             await store.enqueue_rollout(1)
+
+
+async def test_bringing_a_large_store_up_to_date_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    path = tmp_path / "runs.db"
+    older = len(migrations("sqlite")) - 1
+    database = sqlite3.connect(path)
+    for step in migrations("sqlite")[:older]:
+        database.executescript(step)
+    database.executescript(f"PRAGMA application_id = {sqlite_file.APPLICATION_ID}; PRAGMA user_version = {older}")
+    database.close()
+    monkeypatch.setattr(upgrading, "SLOW_SECONDS", 0.0)
+    upgrade = sqlite_file._upgrade
+
+    def slow_upgrade(connection: sqlite3.Connection, where: Path) -> None:
+        upgrade(connection, where)
+        deadline = time.monotonic() + 60
+        while not caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(sqlite_file, "_upgrade", slow_upgrade)
+    connect(path, synchronous="normal", create=False, migrate=True).close()
+    [message] = caplog.messages
+    assert f"bringing {path} from schema {older} to {older + 1}" in message
+    connect(path, synchronous="normal", create=False, migrate=True).close()
+    assert len(caplog.messages) == 1, "there is nothing to do any more"

@@ -81,14 +81,19 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::in
     AS n (rollout_id, mode, tag, seed, group_id, priority, config, lease_seconds, lane, input, metadata, place)
 ORDER BY n.place
 
+-- name: note_arrivals
+-- How many there were, for the tallies.
+INSERT INTO arrivals (tag, mode, n) SELECT a.tag, a.mode, count(*) FROM added a GROUP BY a.tag, a.mode
+
 -- name: insert_new_rollouts
 -- The same, past the ids that are taken; the ids that were not.
-{insert_rollouts}
-ON CONFLICT (rollout_id) DO NOTHING RETURNING rollout_id
+WITH added AS ({insert_rollouts} ON CONFLICT (rollout_id) DO NOTHING RETURNING rollout_id, mode, tag),
+arrived AS ({note_arrivals})
+SELECT a.rollout_id FROM added a
 
 -- name: insert_and_notify
 -- The same, all or none, and wake those who wait for them.
-WITH added AS ({insert_rollouts} RETURNING seq)
+WITH added AS ({insert_rollouts} RETURNING mode, tag), arrived AS ({note_arrivals})
 SELECT count(*), (SELECT pg_notify($13, $14)) FROM added
 
 -- name: rollouts_by_id
@@ -111,6 +116,27 @@ SELECT lane FROM lanes WHERE lane IS NOT NULL
 SELECT r.seq FROM rollouts r WHERE r.expires_at IS NULL AND r.finish_seq IS NULL AND coalesce(r.lane, '') < '~'
 ORDER BY r.priority DESC, r.seq LIMIT $1 FOR UPDATE SKIP LOCKED
 
+-- name: heads_of_mode
+-- The next rollouts of one mode.
+SELECT r.seq FROM rollouts r WHERE r.mode = $7 AND r.lane < '~'
+ORDER BY r.priority DESC, r.seq LIMIT $1 FOR UPDATE SKIP LOCKED
+
+-- name: heads_of_tags
+-- Those of the first so many rollouts of all lanes that have one of many tags, and the mode if one is given.
+SELECT r.seq FROM (
+    SELECT q.seq FROM rollouts q WHERE q.expires_at IS NULL AND q.finish_seq IS NULL AND coalesce(q.lane, '') < '~'
+    ORDER BY q.priority DESC, q.seq LIMIT $9
+) c JOIN rollouts r ON r.seq = c.seq
+WHERE coalesce(r.lane, '') <> '' AND ($8::text IS NULL OR r.mode = $8) AND (r.tag IN (SELECT unnest($7::text[]))) IS TRUE
+ORDER BY r.priority DESC, r.seq LIMIT $1 FOR UPDATE OF r SKIP LOCKED
+
+-- name: n_ahead
+-- How many rollouts wait in all lanes, counted no further than asked.
+SELECT count(*) FROM (
+    SELECT FROM rollouts r WHERE r.expires_at IS NULL AND r.finish_seq IS NULL AND coalesce(r.lane, '') < '~'
+    ORDER BY r.priority DESC, r.seq LIMIT $1
+) w
+
 -- name: heads_of_lane
 -- The next rollouts of one lane.
 SELECT r.seq FROM rollouts r WHERE r.lane = $7
@@ -129,7 +155,10 @@ SELECT h.seq, h.priority FROM unnest($7::text[]) AS l (lane) CROSS JOIN LATERAL 
 
 -- name: n_waiting
 -- How many rollouts wait in some lanes, counted no further than asked.
-SELECT count(*) FROM (SELECT FROM rollouts WHERE lane = ANY($1::text[]) LIMIT $2) w
+SELECT count(*) FROM (
+    SELECT FROM unnest($1::text[]) AS l (lane)
+    CROSS JOIN LATERAL (SELECT FROM rollouts q WHERE q.lane = l.lane LIMIT $2) h LIMIT $2
+) w
 
 -- name: attempt_id
 -- The id of the next attempt of a rollout: where the rollout stands, which attempt it is, and a token.
@@ -334,17 +363,58 @@ SELECT r.finish_seq, {rollout} FROM rollouts r WHERE r.finish_seq > $1 ORDER BY 
 -- The last place in the feed.
 SELECT last FROM feed
 
--- name: count_by_status
--- How many rollouts are in each state, from the index alone.
-SELECT status, count(*) FROM rollouts GROUP BY status
+-- name: tallied
+-- The place in the feed up to which tallies were kept.
+SELECT finish_seq FROM tallied
+
+-- name: counts
+-- How many rollouts of a tag (empty: of all) there are, in parts: by mode and status, 'enqueued' all that ever were.
+SELECT mode, status, n FROM tallies WHERE tag = $1
+UNION ALL
+SELECT mode, 'enqueued', sum(n)::bigint FROM arrivals WHERE $1 = '' OR tag = $1 GROUP BY mode
+UNION ALL
+SELECT mode, status, count(*) FROM rollouts WHERE finish_seq > $2 AND ($1 = '' OR tag = $1) GROUP BY mode, status
+UNION ALL
+SELECT mode, status, count(*) FROM rollouts WHERE expires_at > 0 AND ($1 = '' OR tag = $1) GROUP BY mode, status
+UNION ALL
+SELECT mode, status, count(*) FROM rollouts WHERE status = 'requeuing' AND ($1 = '' OR tag = $1) GROUP BY mode, status
+
+-- name: is_tallied
+-- Whether the tallies are up to date, but for so many rollouts that have ended and so many arrivals.
+SELECT f.last - t.finish_seq < $1 AND NOT EXISTS (SELECT FROM arrivals OFFSET $2) FROM feed f, tallied t
+
+-- name: lock_tallied
+-- Who may add to the tallies, unless somebody else just does.
+SELECT finish_seq FROM tallied FOR UPDATE SKIP LOCKED
+
+-- name: tally_enqueued
+-- Add the rollouts that were enqueued.
+WITH added AS (DELETE FROM arrivals RETURNING tag, mode, n)
+INSERT INTO tallies AS t
+SELECT tag, mode, 'enqueued', sum(n) FROM added WHERE tag IS NOT NULL GROUP BY tag, mode
+UNION ALL
+SELECT '', mode, 'enqueued', sum(n) FROM added GROUP BY mode
+ON CONFLICT (tag, mode, status) DO UPDATE SET n = t.n + excluded.n
+
+-- name: tally_ended
+-- Add the rollouts that have ended, behind one place of the feed and up to another.
+WITH added AS MATERIALIZED (
+    SELECT tag, mode, status, count(*) AS n FROM rollouts
+    WHERE finish_seq > $1 AND finish_seq <= $2 GROUP BY tag, mode, status
+)
+INSERT INTO tallies AS t
+SELECT tag, mode, status, n FROM added WHERE tag IS NOT NULL
+UNION ALL
+SELECT '', mode, status, sum(n) FROM added GROUP BY mode, status
+ON CONFLICT (tag, mode, status) DO UPDATE SET n = t.n + excluded.n
+
+-- name: set_tallied
+-- How far the tallies are.
+UPDATE tallied SET finish_seq = $1
 
 -- name: oldest_queued
--- How long something has been waiting.
-SELECT min(enqueued_at) FROM (
-    (SELECT enqueued_at FROM rollouts WHERE status = 'queuing' ORDER BY seq LIMIT 1)
-    UNION ALL
-    (SELECT enqueued_at FROM rollouts WHERE status = 'requeuing' ORDER BY seq LIMIT 1)
-) AS oldest
+-- How long something of one mode has been waiting.
+SELECT enqueued_at FROM rollouts WHERE mode = $1 AND lane <> '' ORDER BY seq LIMIT 1
 
 -- name: lock_resources
 -- One new version at a time.

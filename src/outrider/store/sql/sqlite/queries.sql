@@ -8,20 +8,24 @@ ON CONFLICT (rollout_id) DO NOTHING
 -- Its payloads.
 INSERT INTO inputs (seq, input, metadata) VALUES (?, ?, ?)
 
--- name: lanes
--- The lanes in which something waits, found by one index seek each.
-WITH RECURSIVE lanes (lane) AS (
-    SELECT min(lane) FROM rollouts WHERE lane IS NOT NULL
-    UNION ALL
-    SELECT (SELECT min(rollouts.lane) FROM rollouts WHERE rollouts.lane > lanes.lane)
-    FROM lanes WHERE lanes.lane IS NOT NULL
-)
-SELECT lane FROM lanes WHERE lane IS NOT NULL
+-- name: next
+-- The next rollouts of one mode, those that were set aside or the others, with what a claim must know of them.
+SELECT {given}, r.seq, r.n_attempts FROM rollouts r JOIN inputs i ON i.seq = r.seq
+WHERE (r.lane >= '~') = ? AND r.mode = ? AND r.lane IS NOT NULL ORDER BY r.priority DESC, r.seq LIMIT ?
+
+-- name: next_tags
+-- The same, only where they stand and which tags they have.
+SELECT -r.priority, r.seq, r.tag FROM rollouts r
+WHERE (r.lane >= '~') = ? AND r.mode = ? AND r.lane IS NOT NULL ORDER BY r.priority DESC, r.seq LIMIT ?
 
 -- name: lane_head
--- The next rollouts of one lane, with what a claim must know of them.
-SELECT {given}, r.seq, r.n_attempts FROM rollouts r JOIN inputs i ON i.seq = r.seq
-WHERE r.lane = ? ORDER BY r.priority DESC, r.seq LIMIT ?
+-- Where the next rollouts of one lane stand.
+SELECT -r.priority, r.seq FROM rollouts r
+WHERE r.lane = ? AND r.tag IS NOT NULL ORDER BY r.priority DESC, r.seq LIMIT ?
+
+-- name: waiting_at
+-- A rollout by its place, with what a claim must know of it.
+SELECT {given}, r.seq, r.n_attempts FROM rollouts r JOIN inputs i ON i.seq = r.seq WHERE r.seq = ?
 
 -- name: rollout
 -- One rollout.
@@ -156,17 +160,58 @@ WHERE r.finish_seq > ? ORDER BY r.finish_seq LIMIT ?
 -- The last place in the feed.
 SELECT coalesce(max(finish_seq), 0) FROM rollouts WHERE finish_seq IS NOT NULL
 
--- name: count_by_status
--- How many rollouts are in each state, from the index alone.
-SELECT status, count(*) FROM rollouts GROUP BY status
+-- name: counts
+-- How many rollouts of a tag (empty: of all) there are, in parts: by mode and status, 'enqueued' all that ever were.
+SELECT mode, status, n FROM tallies WHERE tag = ?1
+UNION ALL
+SELECT mode, 'enqueued', count(*) FROM rollouts
+WHERE seq > (SELECT seq FROM tallied) AND (?1 = '' OR tag = ?1) GROUP BY mode
+UNION ALL
+SELECT mode, status, count(*) FROM rollouts INDEXED BY rollouts_feed
+WHERE finish_seq > (SELECT finish_seq FROM tallied) AND (?1 = '' OR tag = ?1) GROUP BY mode, status
+UNION ALL
+SELECT mode, status, count(*) FROM rollouts INDEXED BY rollouts_leases
+WHERE expires_at IS NOT NULL AND (?1 = '' OR tag = ?1) GROUP BY mode, status
+UNION ALL
+SELECT mode, status, count(*) FROM rollouts INDEXED BY rollouts_requeued
+WHERE status = 'requeuing' AND (?1 = '' OR tag = ?1) GROUP BY mode
+
+-- name: untallied
+-- The places up to which tallies were kept, and those up to which there are rollouts and ends.
+SELECT t.seq, t.finish_seq, (SELECT coalesce(max(seq), 0) FROM rollouts),
+    (SELECT coalesce(max(finish_seq), 0) FROM rollouts WHERE finish_seq IS NOT NULL)
+FROM tallied t
+
+-- name: tally_enqueued
+-- Add rollouts that were enqueued, behind one place and up to another.
+WITH added AS MATERIALIZED (
+    SELECT tag, mode, count(*) AS n FROM rollouts WHERE seq > ? AND seq <= ? GROUP BY tag, mode
+)
+INSERT INTO tallies
+SELECT tag, mode, 'enqueued', n FROM added WHERE tag IS NOT NULL
+UNION ALL
+SELECT '', mode, 'enqueued', sum(n) FROM added WHERE TRUE GROUP BY mode
+ON CONFLICT (tag, mode, status) DO UPDATE SET n = n + excluded.n
+
+-- name: tally_ended
+-- Add rollouts that have ended, behind one place of the feed and up to another.
+WITH added AS MATERIALIZED (
+    SELECT tag, mode, status, count(*) AS n FROM rollouts INDEXED BY rollouts_feed
+    WHERE finish_seq > ? AND finish_seq <= ? GROUP BY tag, mode, status
+)
+INSERT INTO tallies
+SELECT tag, mode, status, n FROM added WHERE tag IS NOT NULL
+UNION ALL
+SELECT '', mode, status, sum(n) FROM added WHERE TRUE GROUP BY mode, status
+ON CONFLICT (tag, mode, status) DO UPDATE SET n = n + excluded.n
+
+-- name: set_tallied
+-- How far the tallies are.
+UPDATE tallied SET seq = ?, finish_seq = ?
 
 -- name: oldest_queued
--- How long something has been waiting.
-SELECT min(enqueued_at) FROM (
-    SELECT enqueued_at FROM (SELECT enqueued_at FROM rollouts WHERE status = 'queuing' ORDER BY seq LIMIT 1)
-    UNION ALL
-    SELECT enqueued_at FROM (SELECT enqueued_at FROM rollouts WHERE status = 'requeuing' ORDER BY seq LIMIT 1)
-)
+-- How long something of one mode has been waiting.
+SELECT enqueued_at FROM rollouts WHERE mode = ? AND lane IS NOT NULL ORDER BY seq LIMIT 1
 
 -- name: insert_resources
 -- A new version of the resources.

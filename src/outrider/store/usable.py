@@ -1,15 +1,17 @@
 """Whether a store may be used here and now."""
 
+import asyncio
 import os
 
 from outrider.core.errors import StoreError
 
 
 class Usable:
-    """Made when a store is opened; refuses use after it was closed, and in a process that was forked off since."""
+    """Made on the event loop that opens a store; refuses use after it was closed, on other loops and after a fork."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
+        self._loop = asyncio.get_running_loop()
         self.closed = False
 
     def check(self) -> None:
@@ -18,4 +20,9 @@ class Usable:
         if os.getpid() != self._pid:
             raise StoreError(
                 "a store cannot be used in a forked process; open it there again with open_store(store.url)"
+            )
+        if asyncio.get_running_loop() is not self._loop:
+            raise StoreError(
+                "this store belongs to the event loop that opened it; give other loops and threads what store.handle() "
+                "returns there, or open the store in each with open_store(store.url)"
             )

@@ -12,7 +12,10 @@ from outrider.store.steps import NewRollout
 
 @dataclass(slots=True)
 class Row:
-    """A rollout with its attempts. `expires_at` is set while it is live, `finish_seq` once it has ended."""
+    """A rollout with its attempts. `expires_at` is set while it is live, `finish_seq` once it has ended.
+
+    `lane` is where it waits, or has waited; `metadata` is noted on the current attempt.
+    """
 
     seq: int
     new: NewRollout
@@ -30,6 +33,9 @@ class Row:
     finish_seq: int | None = None
     reward: float | None = None
     failure: bytes | None = None
+    lane: str = ""
+    resources_version: int | None = None
+    metadata: bytes | None = None
     ended_attempts: tuple[Attempt, ...] = ()
 
     @property
@@ -39,7 +45,7 @@ class Row:
         return (
             *(new.rollout_id, new.input, request.mode, request.tag, request.seed, request.group_id, request.priority),
             *(new.config, new.metadata, self.enqueued_at, self.n_failures, self.status, self.ended_at, self.reward),
-            *(self.failure, self.n_attempts, self.attempt_id, self.worker_id),
+            *(self.failure, self.n_attempts, self.attempt_id, self.worker_id, self.resources_version),
         )
 
     @property
@@ -49,6 +55,7 @@ class Row:
         columns: tuple[Any, ...] = (
             *(self.seq, new.rollout_id, self.status, request.mode, request.tag, new.config, self.n_attempts),
             *(self.n_failures, self.attempt_id, self.worker_id, self.started_at, self.heartbeat_at, self.expires_at),
+            *(self.resources_version, self.metadata),
         )
         return Current(*columns)
 

@@ -26,16 +26,20 @@ from outrider.store import rows
 from outrider.store.bell import Topic
 from outrider.store.memory.lane import Lane
 from outrider.store.memory.row import Row
-from outrider.store.protocol import Resources, Statistics
+from outrider.store.protocol import DEFAULT_RESOURCES, Resources, Statistics
 from outrider.store.rows import ATTEMPT_STATUS, ROLLOUT_STATUS, WORKER_SEEN_EVERY, Outcome, landing
 from outrider.store.steps import (
+    ISOLATED,
+    Change,
     Claim,
     EventQuery,
     Lease,
     NewRollout,
     Report,
+    ResourcesQuery,
     Revocation,
     RolloutQuery,
+    WorkerNote,
     config_of,
     failure_record,
     lane_of,
@@ -59,7 +63,9 @@ class MemorySteps:
         self._events: defaultdict[str, dict[int, tuple[Any, ...]]] = defaultdict(dict)
         self._feed: list[Row] = []
         self._workers: dict[str, tuple[str, float, float]] = {}
-        self._resources: list[tuple[int, bytes, float]] = []
+        self._notes: defaultdict[str, tuple[int, int, bytes | None]] = defaultdict(lambda: (0, 0, None))
+        self._resources: list[tuple[int, str, bytes, float]] = []
+        self._latest: dict[str, int] = {}
         self.topics: set[Topic] = set()
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
@@ -107,12 +113,27 @@ class MemorySteps:
             self._see_worker(worker_id)
         if report.events:
             self._insert_events(row, report)
+        if report.metadata is not None:
+            row.metadata = report.metadata
         if report.signal is None or report.signal is Signal.RUN:
             row.worker_id = worker_id
             row.status = row.status if report.signal is None else RolloutStatus.RUNNING
             return rows.live_attempt(row.current)
         self._end(row, report.signal, Outcome(worker_id, report.reward, report.failure), self._clock.time())
         return row.ended_attempts[-1]
+
+    def change(self, change: Change) -> Rollout:
+        """Change a rollout that waits, in its place. What a lane knew of it before is dropped when it comes up."""
+        row = self._row(change.rollout_id)
+        new, rollout = rows.changed_of(row.columns, change)
+        request = new.request
+        lane = lane_of(request.mode, request.tag, isolated=row.lane.startswith(ISOLATED))
+        if (lane, request.priority) != (row.lane, row.new.request.priority):
+            row.lane = lane
+            self._lanes[lane].add_again(request.priority, row.seq)
+        row.new = new
+        self.topics.add(Topic.QUEUE)
+        return rollout
 
     def append(self, report: Report) -> int:
         row = self._row(report.rollout_id)
@@ -200,17 +221,34 @@ class MemorySteps:
         now = self._clock.time()
         held = defaultdict(list)
         for row in self._live.values():
-            held[row.worker_id].append(row.current.attempt_id)
+            current = row.current
+            held[row.worker_id].append((current.attempt_id, current.rollout_id, current.started_at))
         known = sorted(self._workers.values(), key=itemgetter(1, 0))
-        return tuple(rows.worker_of(worker, held[worker[0]], now) for worker in known)
+        return tuple(rows.worker_of((*worker, *self._notes[worker[0]]), held[worker[0]], now) for worker in known)
 
-    def put_resources(self, data: bytes) -> Resources:
+    def note_workers(self, notes: Sequence[WorkerNote]) -> None:
+        for note in notes:
+            self._see_worker(note.worker_id)
+            n_succeeded, n_failed, stats = self._notes[note.worker_id]
+            counts = n_succeeded + note.n_succeeded, n_failed + note.n_failed
+            self._notes[note.worker_id] = *counts, stats if note.stats is None else note.stats
+
+    def put_resources(self, resources_id: str, data: bytes) -> Resources:
         self.topics.add(Topic.PUBLISHED)
-        self._resources.append((len(self._resources) + 1, data, self._clock.time()))
+        version = self._latest[resources_id] = len(self._resources) + 1
+        self._resources.append((version, resources_id, data, self._clock.time()))
         return rows.resources_of(self._resources[-1])
 
-    def latest_resources(self) -> Resources | None:
-        return rows.resources_of(self._resources[-1]) if self._resources else None
+    def latest_resources(self, resources_id: str) -> Resources | None:
+        version = self._latest.get(resources_id)
+        return None if version is None else rows.resources_of(self._resources[version - 1])
+
+    def resources(self, query: ResourcesQuery) -> Page[Resources]:
+        found = [
+            row for row in self._resources if query.resources_id in (None, row[1]) and query.version in (None, row[0])
+        ]
+        items = tuple(map(rows.resources_of, _window(found[::-1] if query.descending else found, query)))
+        return Page(items=items, total=len(found), limit=query.limit, offset=query.offset)
 
     def statistics(self) -> Statistics:
         counts = Counter(row.status for row in self._rows)
@@ -240,17 +278,24 @@ class MemorySteps:
         return row
 
     def _add(self, new: NewRollout, now: float) -> None:
-        self._lanes[new.lane].add(new.request.priority, self._insert(new, now).seq)
+        row = self._insert(new, now)
+        row.lane = new.lane
+        self._lanes[row.lane].add(new.request.priority, row.seq)
         self.topics.add(Topic.QUEUE)
 
     def _head_of(self, name: str) -> tuple[int, int] | None:
         """The head of a lane, which is a rollout that waits; None of a lane in which none does, which is then gone."""
         lane = self._lanes[name]
-        while (head := lane.head) is not None and not self._rows[head[1]].status.is_queued:
+        while (head := lane.head) is not None and not self._waits(name, *head):
             lane.pop()
         if head is None:
             del self._lanes[name]
         return head
+
+    def _waits(self, lane: str, rank: int, seq: int) -> bool:
+        """Whether what a lane knows of a rollout is still so: it waits, in this lane and with this priority."""
+        row = self._rows[seq]
+        return row.status.is_queued and row.lane == lane and row.new.request.priority == -rank
 
     def _next_expiry(self) -> float | None:
         """When the next lease is due; its entry is on top of the heap then."""
@@ -283,7 +328,8 @@ class MemorySteps:
         row.attempt_id = f"at-{row.seq:x}-{row.n_attempts}-{os.urandom(4).hex()}"
         row.worker_id, row.request_id = claim.worker_id, claim.request_id
         row.started_at = row.heartbeat_at = now
-        row.failure = None
+        row.failure = row.metadata = None
+        row.resources_version = row.new.request.config.resources_version or self._latest.get(DEFAULT_RESOURCES)
         self._lease_until(row, Lease(config_of(row.new.config), now).renewed(now))
         self._live[row.seq] = row
         if claim.request_id is not None:
@@ -310,8 +356,8 @@ class MemorySteps:
         row.request_id = row.expires_at = None
         if to.requeues:
             request = row.new.request
-            lane = lane_of(request.mode, request.tag, isolated=outcome.isolates)
-            self._lanes[lane].add_again(request.priority, row.seq)
+            row.lane = lane_of(request.mode, request.tag, isolated=outcome.isolates)
+            self._lanes[row.lane].add_again(request.priority, row.seq)
             self.topics.add(Topic.QUEUE)
         else:
             self._feed.append(row)
@@ -362,5 +408,5 @@ def _wanted(row: Row, query: RolloutQuery) -> bool:
     )
 
 
-def _window(items: Sequence[R], query: RolloutQuery | EventQuery) -> Sequence[R]:
+def _window(items: Sequence[R], query: RolloutQuery | EventQuery | ResourcesQuery) -> Sequence[R]:
     return items[query.offset : None if query.limit < 0 else query.offset + query.limit]

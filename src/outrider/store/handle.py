@@ -1,27 +1,37 @@
 """A store for the threads and event loops beside the one that opened it.
 
-Every call is carried to the loop that owns the store and awaited from wherever it was made, so the engines need no
-locks. A call is cancelled there if its caller is, and ends with a `StoreError` if that loop ends first.
+Invariants:
+- Every call is carried out on the loop that owns the store, so the engines need no locks.
+- A call whose caller is cancelled is cancelled too; what it had claimed by then goes back to the queue.
+- A call ends with a `StoreError` if that loop ends first: nobody waits for a loop that is gone.
 """
 
 import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, KeysView
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from outrider.core.errors import StoreError
+from outrider.core.rollout import AttemptedRollout
+from outrider.core.status import AttemptStatus
 
 if TYPE_CHECKING:
     from outrider.store.protocol import Store
 
+LOOK_SECONDS = 1.0
+"""How often a call that waits looks whether the loop is still there."""
+
 
 class StoreHandle:
-    """Has all methods of the store it stands for. Closing it closes the store."""
+    """Has all methods of the store it stands for. Made on the loop that owns it; closing it closes the store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self) -> "Store":
         return cast("Store", self)
@@ -39,29 +49,69 @@ class StoreHandle:
     async def _carried(self, method: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
         if asyncio.get_running_loop() is self._loop:
             return await method(*args, **kwargs)
-        if not self._loop.is_running():
-            raise StoreError(_ENDED.format(self._store.url))
         # A live view may change in the caller's thread while it is read in the other.
-        args = tuple(map(_still, args))
-        kwargs = {name: _still(value) for name, value in kwargs.items()}
-        carried = asyncio.run_coroutine_threadsafe(_awaited(method, args, kwargs), self._loop)
+        still = {name: _still(value) for name, value in kwargs.items()}
+        answer: Future[Any] = Future()
+        self._hand_over(functools.partial(method, *map(_still, args), **still), answer)
+        waiting = asyncio.wrap_future(answer)
         try:
-            return await asyncio.wrap_future(carried)
+            while not (await asyncio.wait([waiting], timeout=LOOK_SECONDS))[0] and self._loop.is_running():
+                pass
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise StoreError(_ENDED.format(self._store.url)) from None
+            if not answer.cancel() and answer.exception() is None:
+                self._hand_over(functools.partial(self._give_back, answer.result()), Future())
+            raise
+        if answer.cancel() or answer.cancelled():
+            raise self._ended()
+        return answer.result()
 
+    def _hand_over(self, call: Callable[[], Awaitable[Any]], answer: "Future[Any]") -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._begin, call, answer)
+        except RuntimeError:
+            raise self._ended() from None
 
-_ENDED = (
-    "the event loop that opened the store {} has ended, and with it this call, which may have been carried out; "
-    "open the store again with open_store(store.url)"
-)
+    def _begin(self, call: Callable[[], Awaitable[Any]], answer: "Future[Any]") -> None:
+        if answer.cancelled():
+            return
+        task = self._loop.create_task(self._serve(call, answer), name=f"call on {self._store.url} from another loop")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        answer.add_done_callback(functools.partial(self._unless_cancelled, task))
 
+    def _unless_cancelled(self, task: "asyncio.Task[None]", answer: "Future[Any]") -> None:
+        if answer.cancelled():
+            with suppress(RuntimeError):  # the loop has ended, and the task with it
+                self._loop.call_soon_threadsafe(task.cancel)
 
-async def _awaited(method: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return await method(*args, **kwargs)
+    async def _serve(self, call: Callable[[], Awaitable[Any]], answer: "Future[Any]") -> None:
+        try:
+            result = await call()
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+        except Exception as exc:  # noqa: BLE001 raised again in the caller
+            with suppress(InvalidStateError):
+                answer.set_exception(exc)
+            return
+        try:
+            answer.set_result(result)
+        except InvalidStateError:  # the caller is gone
+            await self._give_back(result)
+
+    async def _give_back(self, result: object) -> None:
+        for one in result if isinstance(result, tuple) else (result,):
+            if isinstance(one, AttemptedRollout):
+                with suppress(StoreError):  # then it ends with its lease
+                    await self._store.update_attempt(
+                        one.rollout_id, one.attempt.attempt_id, status=AttemptStatus.CANCELLED
+                    )
+
+    def _ended(self) -> StoreError:
+        return StoreError(
+            f"the event loop that opened the store {self._store.url} does not run any more; this call may have been "
+            "carried out; open the store again with open_store(store.url)"
+        )
 
 
 def _still(value: Any) -> Any:

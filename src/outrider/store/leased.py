@@ -288,6 +288,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         name = worker_name(worker_id)
         check_seconds("wait", wait)
         if stats is not None:
+            checked_ids("attempt_ids", attempt_ids)
             note = WorkerNote(worker_id=name, stats=small_record("stats of a worker", stats))
             await self._note_workers((note,))
         await self._note_reported()
@@ -445,7 +446,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         version = getattr(config, "resources_version", None)
         if version is not None and await self.get_resources(version) is None:
             raise InvalidInput(
-                f"resources_version is {version}, which was not published in this store; `query_resources` lists what was"
+                f"resources_version is {version}, which was not published in this store; query_resources lists what was"
             )
 
     async def _note_reported(self) -> None:

@@ -632,7 +632,7 @@ def _check_versions(rollouts: _Rollouts, calls: Sequence[Call]) -> Iterator[Viol
     for rollout in rollouts.by_id.values():
         versions: dict[str, int | None] = {}
         for seen in (*rollout.grants, *rollout.attempts):
-            attempt_id, version = seen.facts["attempt_id"], seen.facts["resources_version"]
+            attempt_id, version = seen.facts["attempt_id"], seen.facts.get("resources_version")
             if versions.setdefault(attempt_id, version) != version:
                 message = f"{attempt_id} has resources {versions[attempt_id]} and {version} ({seen.call})"
                 yield Violation("resources", rollout.rollout_id, message)

@@ -228,7 +228,7 @@ class MemorySteps:
 
     def note_workers(self, notes: Sequence[WorkerNote]) -> None:
         for note in notes:
-            self._see_worker(note.worker_id)
+            self._workers.setdefault(note.worker_id, (note.worker_id, self._clock.time(), self._clock.time()))
             n_succeeded, n_failed, stats = self._notes[note.worker_id]
             counts = n_succeeded + note.n_succeeded, n_failed + note.n_failed
             self._notes[note.worker_id] = *counts, stats if note.stats is None else note.stats

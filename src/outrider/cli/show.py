@@ -42,7 +42,8 @@ async def _show(rollout_id: str, store_url: StoreUrl, attempt_id: str | None, n_
 def _print(rollout: Rollout, attempts: tuple[Attempt, ...], events: Page[RecordedEvent]) -> None:
     console = Console()
     facts = Table(title=f"Rollout {rollout.rollout_id}", title_justify="left", show_header=False)
-    for name in ("status", "input", "reward", "mode", "tag", "seed", "group_id", "priority", "enqueued_at", "ended_at"):
+    names = ("status", "input", "reward", "mode", "tag", "seed", "group_id", "priority", "enqueued_at", "ended_at")
+    for name in (*names, "resources_version"):
         value = getattr(rollout, name)
         if value is not None:
             facts.add_row(name, _short(value))
@@ -72,14 +73,20 @@ def _print_failure(console: Console, what: str, failure: Failure) -> None:
 
 def _attempts_table(attempts: tuple[Attempt, ...]) -> Table:
     table = Table(title="Attempts", title_justify="left")
-    for name in ("#", "attempt", "worker", "status", "seconds", "reward", "failure"):
+    optional = {
+        "resources": any(attempt.resources_version is not None for attempt in attempts),
+        "metadata": any(attempt.metadata for attempt in attempts),
+    }
+    shown = [name for name, is_there in optional.items() if is_there]
+    for name in ("#", "attempt", "worker", "status", "seconds", "reward", "failure", *shown):
         table.add_column(name, overflow="fold")
     for attempt in attempts:
         seconds = "" if attempt.ended_at is None else f"{(attempt.ended_at - attempt.started_at).total_seconds():.3f}"
         failure = "" if attempt.failure is None else f"{attempt.failure.boundary}: {attempt.failure.kind}"
         reward = "" if attempt.reward is None else f"{attempt.reward:g}"
         row = (attempt.sequence_id, attempt.attempt_id, attempt.worker_id, attempt.status, seconds, reward, failure)
-        table.add_row(*(Text(str(cell)) for cell in row))
+        further = {"resources": attempt.resources_version or "", "metadata": _short(dict(attempt.metadata) or "")}
+        table.add_row(*(Text(str(cell)) for cell in (*row, *(further[name] for name in shown))))
     return table
 
 

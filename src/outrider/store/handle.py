@@ -26,11 +26,11 @@ LOOK_SECONDS = 1.0
 
 
 class StoreHandle:
-    """Has all methods of the store it stands for. Made on the loop that owns it; closing it closes the store."""
+    """Has all methods of the store it stands for, which `loop` owns; closing it closes the store."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self) -> "Store":

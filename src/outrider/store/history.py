@@ -114,13 +114,14 @@ class RecordedStore:
         self._recorder = recorder
         self._client = new_id("client")
         self._numbers = itertools.count()
+        self._handle = StoreHandle(self, asyncio.get_running_loop())
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
         return functools.partial(self._recorded, name, found) if name in RECORDED else found
 
     def handle(self) -> Store:
-        return StoreHandle(self).handle()
+        return self._handle.handle()
 
     async def __aenter__(self) -> Store:
         return cast("Store", self)

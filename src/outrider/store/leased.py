@@ -97,7 +97,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         With `read_only` nothing is written: expired leases stay where they are, too.
         """
         self._is_read_only = read_only
-        self._handle = StoreHandle(self)
+        self._handle = StoreHandle(self, asyncio.get_running_loop())
         await self._connect()
         self._is_open = True
         if not read_only:

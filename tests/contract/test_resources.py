@@ -121,6 +121,8 @@ async def test_a_worker_says_what_it_has_done_and_what_it_runs(store: Store, clo
     await store.update_attempt("r0", claimed[0].attempt.attempt_id, status="succeeded")  # once more
     (worker,) = await store.query_workers()
     assert (worker.n_succeeded, worker.n_failed) == (1, 2)
+    ends = [(await store.query_attempts(one.rollout_id))[-1].ended_at for one in claimed[:3]]
+    assert worker.last_ended_at == max(filter(None, ends))
     assert (worker.busy_since, worker.rollout_ids) == (None, ())
 
 

@@ -14,7 +14,8 @@ class Worker(Struct, frozen=True, kw_only=True):
 
     `attempt_ids` are the leases it holds, `rollout_ids` their rollouts in the same order, and `busy_since` is when the
     oldest of them was claimed. `n_succeeded` and `n_failed` count the attempts whose end it has reported, the latter
-    time-outs too; they may lack what it reported since its last heartbeat. `stats` is what it said of itself then.
+    time-outs too, and `last_ended_at` is when the last of them ended; they may lack what it reported since its last
+    heartbeat. `stats` is what it said of itself then.
     """
 
     worker_id: str
@@ -26,4 +27,5 @@ class Worker(Struct, frozen=True, kw_only=True):
     busy_since: datetime | None = None
     n_succeeded: int = 0
     n_failed: int = 0
+    last_ended_at: datetime | None = None
     stats: Mapping[str, Any] = {}

@@ -6,7 +6,7 @@ An engine brings the atomic steps; see `outrider.store.engine`.
 import asyncio
 import logging
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -454,16 +454,11 @@ class LeasedStore(LedgerMethods, MachineMethods):
         if not self._reported or self._is_read_only:
             return
         reported, self._reported = self._reported, {}
-        counts: defaultdict[str, Counter[bool]] = defaultdict(Counter)
+        by_worker: defaultdict[str, list[Attempt]] = defaultdict(list)
         for attempt in reported.values():
-            counts[attempt.worker_id][attempt.status is AttemptStatus.SUCCEEDED] += 1
+            by_worker[attempt.worker_id].append(attempt)
         try:
-            await self._note_workers(
-                tuple(
-                    WorkerNote(worker_id=worker_id, n_succeeded=count[True], n_failed=count[False])
-                    for worker_id, count in sorted(counts.items())
-                )
-            )
+            await self._note_workers(tuple(_note(*of_worker) for of_worker in sorted(by_worker.items())))
         except StoreError:  # counts are not worth an error; next time
             self._reported = reported | self._reported
 
@@ -490,6 +485,16 @@ class LeasedStore(LedgerMethods, MachineMethods):
                 is_said = False
                 next_look = min(next_look, math.inf if next_expiry is None else next_expiry)
             await sleep(self._clock, next_look - self._clock.time())
+
+
+def _note(worker_id: str, ended: Sequence[Attempt]) -> WorkerNote:
+    n_succeeded = sum(attempt.status is AttemptStatus.SUCCEEDED for attempt in ended)
+    return WorkerNote(
+        worker_id=worker_id,
+        n_succeeded=n_succeeded,
+        n_failed=len(ended) - n_succeeded,
+        ended_at=max(attempt.ended_at.timestamp() for attempt in ended if attempt.ended_at is not None),
+    )
 
 
 def _window(items: Sequence[R], limit: int, offset: int) -> Page[R]:

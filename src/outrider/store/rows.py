@@ -58,7 +58,7 @@ CURRENT = (
 )
 """The columns of `Current`."""
 
-WORKER = "worker_id, first_seen_at, last_seen_at, n_succeeded, n_failed, stats"
+WORKER = "worker_id, first_seen_at, last_seen_at, n_succeeded, n_failed, last_ended_at, stats"
 """The columns of `worker_of`."""
 
 RESOURCES = "version, resources_id, data, created_at"
@@ -410,7 +410,8 @@ def worker_of(row: Sequence[Any], leases: Sequence[Lease], now: float) -> Worker
         busy_since=utc(min(claimed_at for _, _, claimed_at in leases)) if leases else None,
         n_succeeded=row[3],
         n_failed=row[4],
-        stats=_noted(row[5]),
+        last_ended_at=None if row[5] is None else utc(row[5]),
+        stats=_noted(row[6]),
     )
 
 

@@ -150,6 +150,7 @@ class WorkerNote(Struct, frozen=True, kw_only=True):
     worker_id: str
     n_succeeded: int = 0
     n_failed: int = 0
+    ended_at: float | None = None
     stats: bytes | None = None
 
 

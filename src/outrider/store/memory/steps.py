@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from msgspec.structs import astuple
+
 from outrider.core.attempt import Attempt, LostLease
 from outrider.core.clock import Clock, utc
 from outrider.core.errors import LeaseLost, RolloutConflict, UnknownId
@@ -63,7 +65,7 @@ class MemorySteps:
         self._events: defaultdict[str, dict[int, tuple[Any, ...]]] = defaultdict(dict)
         self._feed: list[Row] = []
         self._workers: dict[str, tuple[str, float, float]] = {}
-        self._notes: defaultdict[str, tuple[int, int, bytes | None]] = defaultdict(lambda: (0, 0, None))
+        self._notes: defaultdict[str, WorkerNote] = defaultdict(lambda: WorkerNote(worker_id=""))
         self._resources: list[tuple[int, str, bytes, float]] = []
         self._latest: dict[str, int] = {}
         self.topics: set[Topic] = set()
@@ -224,14 +226,21 @@ class MemorySteps:
             current = row.current
             held[row.worker_id].append((current.attempt_id, current.rollout_id, current.started_at))
         known = sorted(self._workers.values(), key=itemgetter(1, 0))
-        return tuple(rows.worker_of((*worker, *self._notes[worker[0]]), held[worker[0]], now) for worker in known)
+        return tuple(
+            rows.worker_of((*worker, *astuple(self._notes[worker[0]])[1:]), held[worker[0]], now) for worker in known
+        )
 
     def note_workers(self, notes: Sequence[WorkerNote]) -> None:
         for note in notes:
             self._workers.setdefault(note.worker_id, (note.worker_id, self._clock.time(), self._clock.time()))
-            n_succeeded, n_failed, stats = self._notes[note.worker_id]
-            counts = n_succeeded + note.n_succeeded, n_failed + note.n_failed
-            self._notes[note.worker_id] = *counts, stats if note.stats is None else note.stats
+            before = self._notes[note.worker_id]
+            self._notes[note.worker_id] = WorkerNote(
+                worker_id=note.worker_id,
+                n_succeeded=before.n_succeeded + note.n_succeeded,
+                n_failed=before.n_failed + note.n_failed,
+                ended_at=max(filter(None, (before.ended_at, note.ended_at)), default=None),
+                stats=before.stats if note.stats is None else note.stats,
+            )
 
     def put_resources(self, resources_id: str, data: bytes) -> Resources:
         self.topics.add(Topic.PUBLISHED)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from msgspec.structs import astuple
+
 from outrider.core.attempt import LostLease
 from outrider.store import rows
 from outrider.store.postgres.clock import DatabaseClock
@@ -38,7 +40,7 @@ class Workers:
 
     async def note(self, notes: Sequence[WorkerNote]) -> None:
         """Count what workers have done."""
-        table = [(note.worker_id, note.n_succeeded, note.n_failed, note.stats) for note in notes]
+        table = [astuple(note) for note in notes]
         values = (*map(list, zip(*table, strict=True)), self._clock.now())
         await self._links.transact(lambda link: link.execute(SQL["note_workers"], *values))
 

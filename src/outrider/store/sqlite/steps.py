@@ -253,10 +253,9 @@ class SqliteSteps:
         self._end_all(ends)
 
     def note_workers(self, notes: Sequence[WorkerNote]) -> None:
-        self._db.executemany(
-            SQL["note_worker"],
-            [(note.worker_id, self._now, self._now, note.n_succeeded, note.n_failed, note.stats) for note in notes],
-        )
+        seen = (self._now, self._now)
+        table = [(note.worker_id, *seen, note.n_succeeded, note.n_failed, note.ended_at, note.stats) for note in notes]
+        self._db.executemany(SQL["note_worker"], table)
 
     def put_resources(self, resources_id: str, data: bytes) -> Resources:
         self._topics.add(Topic.PUBLISHED)

@@ -12,4 +12,5 @@ ALTER TABLE attempts ADD COLUMN metadata bytea;
 -- What workers have done, and what they say of themselves.
 ALTER TABLE workers ADD COLUMN n_succeeded bigint NOT NULL DEFAULT 0;
 ALTER TABLE workers ADD COLUMN n_failed bigint NOT NULL DEFAULT 0;
+ALTER TABLE workers ADD COLUMN last_ended_at double precision;
 ALTER TABLE workers ADD COLUMN stats bytea;

@@ -308,12 +308,14 @@ SELECT {worker} FROM workers ORDER BY first_seen_at, worker_id
 
 -- name: note_workers
 -- What workers have done since the last note, and what they say of themselves, if they do.
-INSERT INTO workers (worker_id, first_seen_at, last_seen_at, n_succeeded, n_failed, stats)
-SELECT n.worker_id, $5, $5, n.n_succeeded, n.n_failed, n.stats
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bytea[]) AS n (worker_id, n_succeeded, n_failed, stats)
+INSERT INTO workers (worker_id, first_seen_at, last_seen_at, n_succeeded, n_failed, last_ended_at, stats)
+SELECT n.worker_id, $6, $6, n.n_succeeded, n.n_failed, n.ended_at, n.stats
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::double precision[], $5::bytea[])
+    AS n (worker_id, n_succeeded, n_failed, ended_at, stats)
 ORDER BY n.worker_id
 ON CONFLICT (worker_id) DO UPDATE SET n_succeeded = workers.n_succeeded + excluded.n_succeeded,
-    n_failed = workers.n_failed + excluded.n_failed, stats = coalesce(excluded.stats, workers.stats)
+    n_failed = workers.n_failed + excluded.n_failed, stats = coalesce(excluded.stats, workers.stats),
+    last_ended_at = greatest(workers.last_ended_at, excluded.last_ended_at)
 
 -- name: leases
 -- Who holds what.

@@ -11,4 +11,5 @@ ALTER TABLE attempts ADD COLUMN metadata BLOB;
 -- What workers have done, and what they say of themselves.
 ALTER TABLE workers ADD COLUMN n_succeeded INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE workers ADD COLUMN n_failed INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE workers ADD COLUMN last_ended_at REAL;
 ALTER TABLE workers ADD COLUMN stats BLOB;

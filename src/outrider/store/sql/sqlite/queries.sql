@@ -137,9 +137,11 @@ SELECT {worker} FROM workers ORDER BY first_seen_at, worker_id
 
 -- name: note_worker
 -- What a worker has done since the last note, and what it says of itself, if it does.
-INSERT INTO workers (worker_id, first_seen_at, last_seen_at, n_succeeded, n_failed, stats) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO workers (worker_id, first_seen_at, last_seen_at, n_succeeded, n_failed, last_ended_at, stats)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (worker_id) DO UPDATE SET n_succeeded = workers.n_succeeded + excluded.n_succeeded,
-    n_failed = workers.n_failed + excluded.n_failed, stats = coalesce(excluded.stats, workers.stats)
+    n_failed = workers.n_failed + excluded.n_failed, stats = coalesce(excluded.stats, workers.stats),
+    last_ended_at = nullif(max(coalesce(workers.last_ended_at, 0), coalesce(excluded.last_ended_at, 0)), 0)
 
 -- name: leases
 -- Who holds what.

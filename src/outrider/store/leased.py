@@ -72,9 +72,6 @@ NOTED_AT_ONCE = 1000
 LAST_NOTE_SECONDS = 1.0
 """How long a store that is closed may take to count the last reports."""
 
-COUNTED = frozenset({AttemptStatus.SUCCEEDED, AttemptStatus.FAILED, AttemptStatus.TIMEOUT})
-"""The ends of an attempt that are counted; one that was handed back is none of its worker's doing."""
-
 
 class LeasedStore(LedgerMethods, MachineMethods):
     """A store; see `outrider.store.protocol` for what its public methods promise."""
@@ -260,7 +257,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
                 metadata=metadata,
             )
         )
-        if attempt.status in COUNTED:
+        if attempt.ended_at is not None:
             self._reported[attempt.attempt_id] = attempt
             if len(self._reported) >= NOTED_AT_ONCE:
                 await self._note_reported()
@@ -456,7 +453,8 @@ class LeasedStore(LedgerMethods, MachineMethods):
         reported, self._reported = self._reported, {}
         by_worker: defaultdict[str, list[Attempt]] = defaultdict(list)
         for attempt in reported.values():
-            by_worker[attempt.worker_id].append(attempt)
+            if attempt.status is not AttemptStatus.CANCELLED:  # handed back, which is none of its worker's doing
+                by_worker[attempt.worker_id].append(attempt)
         try:
             await self._note_workers(tuple(_note(*of_worker) for of_worker in sorted(by_worker.items())))
         except StoreError:  # counts are not worth an error; next time
@@ -493,7 +491,7 @@ def _note(worker_id: str, ended: Sequence[Attempt]) -> WorkerNote:
         worker_id=worker_id,
         n_succeeded=n_succeeded,
         n_failed=len(ended) - n_succeeded,
-        ended_at=max(attempt.ended_at.timestamp() for attempt in ended if attempt.ended_at is not None),
+        ended_at=max(attempt.ended_at for attempt in ended if attempt.ended_at is not None).timestamp(),
     )
 
 

@@ -290,13 +290,13 @@ def attempt_of(rollout_id: str, row: Sequence[Any]) -> Attempt:
         reward=row[7],
         failure=_failure_of(rollout_id, row[8]),
         resources_version=row[9],
-        metadata=_noted(row[10]),
+        metadata={} if row[10] is None else _noted(row[10]),
     )
 
 
-def _noted(record: bytes | None) -> Mapping[str, Any]:
+def _noted(record: bytes) -> Mapping[str, Any]:
     """What was noted; nothing, of what cannot be read."""
-    noted: Mapping[str, Any] = {} if record is None else _or({}, wire.decode, record)
+    noted: Mapping[str, Any] = _or({}, wire.decode, record)
     return noted
 
 
@@ -319,7 +319,7 @@ def live_attempt(current: Current) -> Attempt:
         last_heartbeat_at=utc(current.heartbeat_at),
         lease_expires_at=None if current.expires_at is None else utc(current.expires_at),
         resources_version=current.resources_version,
-        metadata=_noted(current.metadata),
+        metadata={} if current.metadata is None else _noted(current.metadata),
     )
 
 
@@ -340,7 +340,7 @@ def ended_attempt(
         reward=outcome.reward,
         failure=outcome.failure,
         resources_version=current.resources_version,
-        metadata=_noted(current.metadata),
+        metadata={} if current.metadata is None else _noted(current.metadata),
     )
 
 
@@ -411,7 +411,7 @@ def worker_of(row: Sequence[Any], leases: Sequence[Lease], now: float) -> Worker
         n_succeeded=row[3],
         n_failed=row[4],
         last_ended_at=None if row[5] is None else utc(row[5]),
-        stats=_noted(row[6]),
+        stats={} if row[6] is None else _noted(row[6]),
     )
 
 

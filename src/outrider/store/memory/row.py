@@ -14,7 +14,7 @@ from outrider.store.steps import NewRollout
 class Row:
     """A rollout with its attempts. `expires_at` is set while it is live, `finish_seq` once it has ended.
 
-    `lane` is where it waits, or has waited; `metadata` is noted on the current attempt.
+    `lane` is where it waits, and empty while it does not; `metadata` is noted on the current attempt.
     """
 
     seq: int

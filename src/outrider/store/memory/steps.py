@@ -295,16 +295,13 @@ class MemorySteps:
     def _head_of(self, name: str) -> tuple[int, int] | None:
         """The head of a lane, which is a rollout that waits; None of a lane in which none does, which is then gone."""
         lane = self._lanes[name]
-        while (head := lane.head) is not None and not self._waits(name, *head):
-            lane.pop()
-        if head is None:
-            del self._lanes[name]
-        return head
-
-    def _waits(self, lane: str, rank: int, seq: int) -> bool:
-        """Whether what a lane knows of a rollout is still so: it waits, in this lane and with this priority."""
-        row = self._rows[seq]
-        return row.status.is_queued and row.lane == lane and row.new.request.priority == -rank
+        while (head := lane.head) is not None:
+            row = self._rows[head[1]]
+            if row.lane == name and row.new.request.priority == -head[0]:
+                return head
+            lane.pop()  # it was taken, or changed
+        del self._lanes[name]
+        return None
 
     def _next_expiry(self) -> float | None:
         """When the next lease is due; its entry is on top of the heap then."""
@@ -338,6 +335,7 @@ class MemorySteps:
         row.worker_id, row.request_id = claim.worker_id, claim.request_id
         row.started_at = row.heartbeat_at = now
         row.failure = row.metadata = None
+        row.lane = ""
         row.resources_version = row.new.request.config.resources_version or self._latest.get(DEFAULT_RESOURCES)
         self._lease_until(row, Lease(config_of(row.new.config), now).renewed(now))
         self._live[row.seq] = row
@@ -363,6 +361,7 @@ class MemorySteps:
             failure_record(outcome.failure),
         )
         row.request_id = row.expires_at = None
+        row.lane = ""
         if to.requeues:
             request = row.new.request
             row.lane = lane_of(request.mode, request.tag, isolated=outcome.isolates)

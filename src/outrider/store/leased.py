@@ -6,7 +6,6 @@ An engine brings the atomic steps; see `outrider.store.engine`.
 import asyncio
 import logging
 import math
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,6 +29,7 @@ from outrider.store.handle import StoreHandle
 from outrider.store.ledgers import LedgerMethods
 from outrider.store.machines import MachineMethods
 from outrider.store.protocol import DEFAULT_RESOURCES, Finished, Resources, Revoked, SortKey, Statistics, Store
+from outrider.store.reported import Reported
 from outrider.store.steps import (
     MAX_RESOURCES_BYTES,
     EventQuery,
@@ -82,7 +82,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         self._is_open = False
         self._sweeper: asyncio.Task[None] | None = None
         self._handle: StoreHandle
-        self._reported: dict[str, Attempt] = {}
+        self._reported = Reported()
 
     @property
     def url(self) -> StoreUrl:
@@ -258,7 +258,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
             )
         )
         if attempt.ended_at is not None:
-            self._reported[attempt.attempt_id] = attempt
+            self._reported.add(attempt)
             if len(self._reported) >= NOTED_AT_ONCE:
                 await self._note_reported()
         return attempt
@@ -450,15 +450,11 @@ class LeasedStore(LedgerMethods, MachineMethods):
         """Count what was reported here since the last time. Cheap enough for a heartbeat, not for every report."""
         if not self._reported or self._is_read_only:
             return
-        reported, self._reported = self._reported, {}
-        by_worker: defaultdict[str, list[Attempt]] = defaultdict(list)
-        for attempt in reported.values():
-            if attempt.status is not AttemptStatus.CANCELLED:  # handed back, which is none of its worker's doing
-                by_worker[attempt.worker_id].append(attempt)
+        reported, self._reported = self._reported, Reported()
         try:
-            await self._note_workers(tuple(_note(*of_worker) for of_worker in sorted(by_worker.items())))
+            await self._note_workers(reported.notes())
         except StoreError:  # counts are not worth an error; next time
-            self._reported = reported | self._reported
+            self._reported = reported.followed_by(self._reported)
 
     async def _known(self, rollout_ids: Sequence[str]) -> tuple[Rollout, ...]:
         """These rollouts; `UnknownId` if one is not there, since nothing would ever end it."""
@@ -483,16 +479,6 @@ class LeasedStore(LedgerMethods, MachineMethods):
                 is_said = False
                 next_look = min(next_look, math.inf if next_expiry is None else next_expiry)
             await sleep(self._clock, next_look - self._clock.time())
-
-
-def _note(worker_id: str, ended: Sequence[Attempt]) -> WorkerNote:
-    n_succeeded = sum(attempt.status is AttemptStatus.SUCCEEDED for attempt in ended)
-    return WorkerNote(
-        worker_id=worker_id,
-        n_succeeded=n_succeeded,
-        n_failed=len(ended) - n_succeeded,
-        ended_at=max(attempt.ended_at for attempt in ended if attempt.ended_at is not None).timestamp(),
-    )
 
 
 def _window(items: Sequence[R], limit: int, offset: int) -> Page[R]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 
 from outrider.core.errors import StoreError
 
@@ -12,6 +13,7 @@ class Usable:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self.closed = False
 
     def check(self) -> None:
@@ -21,7 +23,8 @@ class Usable:
             raise StoreError(
                 "a store cannot be used in a forked process; open it there again with open_store(store.url)"
             )
-        if asyncio.get_running_loop() is not self._loop:
+        # A thread runs one loop at a time. Asking for the running one would ask the system for the process again.
+        if threading.get_ident() != self._thread or not self._loop.is_running():
             raise StoreError(
                 "this store belongs to the event loop that opened it; give other loops and threads what store.handle() "
                 "returns there, or open the store in each with open_store(store.url)"

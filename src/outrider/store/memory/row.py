@@ -54,8 +54,16 @@ class Row:
         new, request = self.new, self.new.request
         columns: tuple[Any, ...] = (
             *(self.seq, new.rollout_id, self.status, request.mode, request.tag, new.config, self.n_attempts),
-            *(self.n_failures, self.attempt_id, self.worker_id, self.started_at, self.heartbeat_at, self.expires_at),
-            *(self.resources_version, self.metadata),
+            *(
+                self.n_failures,
+                self.attempt_id,
+                self.worker_id,
+                self.started_at,
+                self.heartbeat_at,
+                self.expires_at,
+                self.resources_version,
+                self.metadata,
+            ),
         )
         return Current(*columns)
 

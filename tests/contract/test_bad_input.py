@@ -219,6 +219,16 @@ WRONG: dict[str, dict[str, tuple[object, ...]]] = {
         "mode": NOT_A_STATE,
         "request_id": NOT_TEXT,
     },
+    "update_rollout": {
+        "rollout_id": (None, *NOT_TEXT),
+        "input": (object(),),
+        "mode": NOT_A_STATE,
+        "tag": NOT_TEXT,
+        "seed": NOT_WHOLE,
+        "priority": (None, *NOT_WHOLE, 2**40),
+        "config": (None, *NOT_OURS),
+        "metadata": (None, *NOT_MAPPING),
+    },
     "update_attempt": {
         "rollout_id": (None, *NOT_TEXT),
         "attempt_id": (None, *NOT_TEXT),
@@ -229,6 +239,7 @@ WRONG: dict[str, dict[str, tuple[object, ...]]] = {
         "events": (None, 5, "abc", {"a": 1}, [5], [{"kind": "log"}]),
         "first_index": (-1, *NOT_WHOLE),
         "account": NOT_OURS,
+        "metadata": (*NOT_MAPPING, {"big": "x" * (1 << 16)}),
     },
     "append_events": {
         "rollout_id": (None, *NOT_TEXT),
@@ -236,7 +247,12 @@ WRONG: dict[str, dict[str, tuple[object, ...]]] = {
         "events": (None, 5, "abc", {"a": 1}, [5], [{"kind": "log"}]),
         "first_index": (-1, *NOT_WHOLE),
     },
-    "heartbeat": {"worker_id": NOT_WORKER, "attempt_ids": (None, *NOT_SEVERAL), "wait": (None, *NOT_SECONDS)},
+    "heartbeat": {
+        "worker_id": NOT_WORKER,
+        "attempt_ids": (None, *NOT_SEVERAL),
+        "wait": (None, *NOT_SECONDS),
+        "stats": (*NOT_MAPPING, {"big": "x" * (1 << 16)}),
+    },
     "revoke_leases": {
         "worker_id": NOT_WORKER,
         "reason": (None, 5, b"a", object(), "\0", "\ud800"),
@@ -276,8 +292,19 @@ WRONG: dict[str, dict[str, tuple[object, ...]]] = {
         "limit": (None, 0, *NOT_WHOLE),
         "wait": (None, *NOT_SECONDS),
     },
-    "put_resources": {"resources": (None, *NOT_MAPPING)},
-    "get_latest_resources": {"after": (None, -1, *NOT_WHOLE), "wait": (None, *NOT_SECONDS)},
+    "put_resources": {"resources": (None, *NOT_MAPPING), "resources_id": (None, *NOT_TEXT)},
+    "get_latest_resources": {
+        "resources_id": (None, *NOT_TEXT),
+        "after": (None, -1, *NOT_WHOLE),
+        "wait": (None, *NOT_SECONDS),
+    },
+    "get_resources": {"version": (0, -1, *NOT_WHOLE)},
+    "query_resources": {
+        "resources_id": NOT_TEXT,
+        "descending": (None, *NOT_A_FLAG),
+        "limit": (None, -2, *NOT_WHOLE),
+        "offset": (None, -1, *NOT_WHOLE),
+    },
     "open_ledger": {"name": (None, *NOT_TEXT), "settings": NOT_MAPPING},
     "write_ledger": {"ledger": (None, *NOT_OURS), "write": (None, *NOT_OURS)},
     "query_groups": {
@@ -321,7 +348,7 @@ WRONG: dict[str, dict[str, tuple[object, ...]]] = {
 """What every argument of every method must refuse; what is not here can be anything that can be stored."""
 
 FREE = {"input", "request", "self"}
-WITHOUT_ARGUMENTS = {"close", "open", "query_ledgers", "query_pools", "statistics"}
+WITHOUT_ARGUMENTS = {"close", "handle", "open", "query_ledgers", "query_pools", "statistics"}
 
 
 def _right(claimed: AttemptedRollout) -> dict[str, dict[str, Any]]:
@@ -335,9 +362,11 @@ def _right(claimed: AttemptedRollout) -> dict[str, dict[str, Any]]:
         "start_rollout": {"input": 1, "worker_id": "w"},
         "dequeue_rollout": {"worker_id": "w"},
         "dequeue_many_rollouts": {"limit": 1, "worker_id": "w"},
+        "update_rollout": {"rollout_id": "waiting"},
         "update_attempt": {**attempt, "status": "succeeded"},
         "append_events": {**attempt, "events": [log()]},
         "heartbeat": {"worker_id": "w"},
+        "put_resources": {"resources": {}},
         "revoke_leases": {"worker_id": "w", "reason": "r"},
         "query_attempts": rollout,
         "query_events": rollout,
@@ -363,7 +392,7 @@ def test_the_table_of_wrong_arguments_is_complete():
 
 async def test_every_argument_of_every_method_refuses_what_is_no_such_thing(store: Store):
     claimed = await enqueue_and_claim(store, "claimed")
-    await store.enqueue_rollout("waiting")
+    await store.enqueue_rollout("waiting", rollout_id="waiting")
     right = _right(claimed)
     before = await everything(store)
     taken = []

@@ -1,5 +1,6 @@
 """The command line, as a user and as a script meet it."""
 
+import asyncio
 import json
 import signal
 import sqlite3
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from outrider.cli import COMMANDS
+from outrider.store import open_store
 from promptly import within
 from terminal import run_on_terminal
 
@@ -204,6 +206,30 @@ def test_status_says_that_nobody_works():
     run("enqueue", "--test", "3")
     assert "3 rollouts wait" in run("status").stdout
     assert "start one with `outrider work`" in " ".join(run("status").stdout.split())
+
+
+async def _with_resources() -> str:
+    async with open_store("sqlite:///outrider.db") as store:
+        version = (await store.put_resources({"prompt": "p"})).version
+        claimed = await store.start_rollout("task", rollout_id="r", worker_id="w")
+        assert claimed.resources_version == version
+        await store.update_attempt("r", claimed.attempt.attempt_id, metadata={"host": "node-7"})
+        busy = await store.start_rollout("task", rollout_id="s", worker_id="w")
+        await store.update_attempt("r", claimed.attempt.attempt_id, status="succeeded")
+        return busy.attempt.attempt_id
+
+
+def test_show_tells_which_resources_a_rollout_ran_with_and_status_what_a_worker_has_done():
+    attempt_id = asyncio.run(_with_resources())
+    shown = run("show", "r").stdout
+    assert "resources_version" in shown
+    assert "node-7" in shown
+    assert run_json("show", "r")["attempts"][0]["resources_version"] == 1
+    (worker,) = run_json("status")["workers"]
+    assert (worker["n_succeeded"], worker["n_failed"]) == (1, 0)
+    assert (worker["attempt_ids"], worker["rollout_ids"]) == ([attempt_id], ["s"])
+    header = next(line for line in run("status").stdout.splitlines() if "leases" in line)
+    assert all(name in header for name in ("busy for", "succeeded", "failed"))
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:

@@ -268,6 +268,22 @@ async def test_a_pinned_rollout_keeps_its_version_while_others_go_on(store: Stor
     assert await versions_of(store, free) == [2] * 5
 
 
+async def test_a_rollout_runs_with_the_policy_of_the_resources_it_is_pinned_to(store: Store, scheduler: Scheduler):
+    """Also where the worker came later, and has never seen that version."""
+    await scheduler.publish(1)
+    old = await store.get_latest_resources()
+    assert old is not None
+    await scheduler.publish(2)
+    async with local_workers(store, kit(Calls())):
+        config = RolloutConfig(resources_version=old.version)
+        pinned = await store.enqueue_rollout({"question": ""}, tag="counting", config=config)
+        await ended(store, [pinned.rollout_id])
+    assert await versions_of(store, pinned.rollout_id) == [1] * 5
+    rollout = await store.get_rollout_by_id(pinned.rollout_id)
+    assert rollout is not None
+    assert rollout.resources_version == old.version
+
+
 async def test_a_pause_holds_model_calls_and_no_deadline_runs_meanwhile(clock: FakeClock):
     policy = Calls()
     limits = StageLimits(turn_seconds=5, trajectory_seconds=8)

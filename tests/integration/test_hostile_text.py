@@ -41,7 +41,9 @@ async def fail(store: Store, rollout_id: str, *, max_attempts: int) -> None:
     said = Event(kind=EventKind.LOG, name=HOSTILE, at=datetime.now(UTC), data={HOSTILE: HOSTILE})
     await store.append_events(rollout_id, attempt_id, [said])
     failure = Failure(boundary=Boundary.ENV, kind=HOSTILE, message=LONG, stage=HOSTILE, traceback=HOSTILE)
-    await store.update_attempt(rollout_id, attempt_id, status="failed", error=failure)
+    await store.heartbeat(HOSTILE, [attempt_id], stats={HOSTILE: HOSTILE})
+    noted = {HOSTILE: HOSTILE}
+    await store.update_attempt(rollout_id, attempt_id, status="failed", error=failure, metadata=noted)
 
 
 @pytest.fixture

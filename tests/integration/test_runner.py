@@ -48,6 +48,26 @@ async def nap(task: Any, ctx: Context) -> float:
     return 1.0
 
 
+async def test_an_agent_gets_the_resources_that_its_attempt_was_claimed_with(store: Store):
+    first = await store.put_resources({"bonus": 1.0})
+    pinned = RolloutConfig(resources_version=first.version)
+    await store.put_resources({"bonus": 2.0})
+
+    async def agent(task: Any, ctx: Context) -> float:
+        await store.put_resources({"bonus": 3.0})  # what comes later is not for this attempt
+        return float((await ctx.resources())["bonus"])
+
+    def plain(task: Any, ctx: Context) -> float:
+        return float(asyncio.run(ctx.resources())["bonus"])
+
+    for one, config in ((agent, None), (agent, pinned), (plain, pinned)):
+        rollout = await Runner(store, one).step("task", config=config)
+        attempt = await store.get_latest_attempt(rollout.rollout_id)
+        assert attempt is not None
+        assert rollout.reward == (2.0 if config is None else 1.0)
+        assert rollout.resources_version == attempt.resources_version == (2 if config is None else 1)
+
+
 async def test_four_workers_share_twenty_rollouts_about_five_each(store: Store):
     ids = await enqueue(store, 20)
     runs: Counter[str] = Counter()

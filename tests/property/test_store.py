@@ -34,6 +34,7 @@ configs = st.sampled_from(
         RolloutConfig(max_attempts=1),
         RolloutConfig(timeout_seconds=5, unresponsive_seconds=3, max_attempts=2),
         RolloutConfig(unresponsive_seconds=2, retry_condition=frozenset({"unresponsive"})),
+        RolloutConfig(resources_version=2),
     ]
 )
 requests = st.builds(
@@ -142,6 +143,7 @@ class TwoStores(RuleBasedStateMachine):
         first_index=indexes,
         other=st.none() | st.none() | rollout_ids,
         fails=st.booleans(),
+        metadata=st.sampled_from([None, None, {"noted": 1}, {}]),
     )
     def report(self, n: int, n_events: int, other: str | None, *, fails: bool, **report: Any) -> None:
         n = self._number(n)
@@ -155,10 +157,34 @@ class TwoStores(RuleBasedStateMachine):
         events = [log(str(place)) for place in range(n_events)]
         self.both(lambda store, names: store.append_events(self._holders[n], names[n], events, first_index=first_index))
 
-    @rule(worker_id=workers, some=st.sets(numbers, max_size=4))
-    def heartbeat(self, worker_id: str, some: set[int]) -> None:
+    @rule(worker_id=workers, some=st.sets(numbers, max_size=4), stats=st.sampled_from([None, None, {"load": 1}]))
+    def heartbeat(self, worker_id: str, some: set[int], stats: dict[str, int] | None) -> None:
         chosen = {self._number(n) for n in some} if self._holders else set()
-        self.both(lambda store, names: store.heartbeat(worker_id, [names[n] for n in chosen]))
+        self.both(lambda store, names: store.heartbeat(worker_id, [names[n] for n in chosen], stats=stats))
+
+    @rule(
+        rollout_id=rollout_ids,
+        fields=st.fixed_dictionaries(
+            {},
+            optional={
+                "input": st.sampled_from([1, {"y": 2}]),
+                "mode": modes,
+                "tag": tags,
+                "seed": st.sampled_from([None, 7]),
+                "priority": st.integers(-1, 1),
+                "config": configs,
+                "metadata": st.sampled_from([{}, {"m": 1}]),
+            },
+        ),
+    )
+    def change(self, rollout_id: str, fields: dict[str, Any]) -> None:
+        self.both(lambda store, _: store.update_rollout(rollout_id, **fields))
+
+    @rule(resources_id=st.sampled_from(["default", "other"]))
+    def publish(self, resources_id: str) -> None:
+        self.both(lambda store, _: store.put_resources({"of": resources_id}, resources_id=resources_id))
+        self.both(lambda store, _: store.get_latest_resources(resources_id=resources_id))
+        self.both(lambda store, _: store.query_resources(descending=True, limit=2))
 
     @rule(worker_id=workers, how=st.sampled_from(Revoked))
     def revoke(self, worker_id: str, how: Revoked) -> None:

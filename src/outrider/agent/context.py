@@ -6,7 +6,7 @@ Found by context variable, never by a global.
 import asyncio
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
@@ -17,12 +17,15 @@ from outrider.agent.recorder import EventSink
 from outrider.agent.spending import Spending
 from outrider.core.chat import Message
 from outrider.core.clock import Clock, utc
-from outrider.core.errors import AgentError, OutriderError
+from outrider.core.errors import AgentError, OutriderError, WorkerError, boundary
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import SAMPLE_KEY, TASK_KEY, AttemptedRollout
 from outrider.core.task import Task
 from outrider.env import Environment
 from outrider.policy import ChatPolicy
+
+ResourcesFinder = Callable[[int], Awaitable[Mapping[str, Any]]]
+"""Brings one version of the resources from the store."""
 
 _current: ContextVar["Context"] = ContextVar("outrider_context")
 
@@ -38,12 +41,14 @@ class Context:
         *,
         limits: TurnLimits | None = None,
         lender: PolicyLender | None = None,
+        find_resources: ResourcesFinder | None = None,
     ) -> None:
         self.rollout = rollout
         self.clock = clock
         self.limits = limits or TurnLimits()
         self.lender = lender or OwnPolicy()
         self.spending = Spending()
+        self._find_resources = find_resources
         self._recorder = recorder
         self._stopped = threading.Event()
         self._callers: set[asyncio.Task[Any]] = set()
@@ -79,6 +84,17 @@ class Context:
     def task(self) -> Task:
         """The rollout's input as a task."""
         return Task.of(self.rollout.input, task_id=self.rollout_id)
+
+    async def resources(self) -> Mapping[str, Any]:
+        """What was published in the store when this attempt was claimed, or the version its rollout is pinned to.
+
+        A plain agent, which has a thread of its own, gets it by `asyncio.run(ctx.resources())`.
+        """
+        version = self.rollout.attempt.resources_version
+        if version is None or self._find_resources is None:
+            return {}
+        with boundary(WorkerError, "resources"):
+            return await self._find_resources(version)
 
     @property
     def policy(self) -> ChatPolicy:

@@ -17,10 +17,11 @@ from outrider.agent.supply import Supply, while_held
 from outrider.core.artifact import to_data
 from outrider.core.chat import assistant
 from outrider.core.decoding import convert
-from outrider.core.errors import AgentError, AttemptError, ContextOverflow, EnvError, ScoreError, boundary
+from outrider.core.errors import AgentError, AttemptError, ContextOverflow, EnvError, PolicyError, ScoreError, boundary
 from outrider.core.event import EventKind
 from outrider.core.ledger import PIN_KEY, SAMPLING_KEY
 from outrider.core.machine import AWAITED, BOARDED
+from outrider.core.published import PublishedPolicy, published_in
 from outrider.env import Environment, Environments, needs_of
 from outrider.policy import ChatPolicy, Sampling
 from outrider.pool.lease import Lease
@@ -100,16 +101,19 @@ class EnvironmentEpisode:
         self._conversation = Conversation(ctx)
         self._env = RecordedEnvironment(self._inner, self._conversation, ctx.clock)
         opening = await self._env.open(ctx.seed)
-        further = {name: self._recorded(ctx, each, name) for name, each in self._kit.further.items()}
-        ctx.equip(self._recorded(ctx, self._kit), self._env, opening, policies=further)
+        pin = await _pin_of(ctx)
+        further = {name: self._recorded(ctx, each, pin, name) for name, each in self._kit.further.items()}
+        ctx.equip(self._recorded(ctx, self._kit, pin), self._env, opening, policies=further)
 
-    def _recorded(self, ctx: Context, own: "EpisodeKit | FurtherPolicy", name: str = "") -> RecordedPolicy:
+    def _recorded(
+        self, ctx: Context, own: "EpisodeKit | FurtherPolicy", pin: int | PublishedPolicy | None, name: str = ""
+    ) -> RecordedPolicy:
         lend = partial(
             ctx.lender.lend,
             own.policy,
             own.reopening,
             name=name,
-            pin=_pin_of(ctx.rollout.metadata),
+            pin=pin,
             seconds=ctx.limits.turn_seconds,
         )
         return RecordedPolicy(
@@ -180,11 +184,17 @@ class EnvironmentEpisode:
         return StopReason.TRUNCATED if self._env.truncated else StopReason.ANSWERED
 
 
-def _pin_of(metadata: Mapping[str, Any]) -> int | None:
-    """The only version of the policy that the rollout may be run with, if it names one."""
-    pin = metadata.get(PIN_KEY)
+async def _pin_of(ctx: Context) -> int | PublishedPolicy | None:
+    """The only policy that the rollout may be run with: by its version, or that of the resources it is pinned to."""
+    pin = ctx.rollout.metadata.get(PIN_KEY)
     if pin is not None and (type(pin) is not int or pin < 0):
         raise AgentError(f"the rollout's {PIN_KEY} is {pin!r:.40}; give the number of a version", stage="setup")
+    if pin is None and ctx.rollout.config.resources_version is not None:
+        try:
+            return published_in(await ctx.resources())
+        except msgspec.ValidationError as exc:
+            version = ctx.rollout.config.resources_version
+            raise PolicyError(f"resources {version} hold a policy that cannot be read: {exc}", stage="setup") from exc
     return pin
 
 

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from outrider.core.published import PublishedPolicy
 from outrider.policy import ChatPolicy
 from outrider.policy.spec import PolicySpec
 
@@ -32,11 +33,18 @@ class PolicyLender(Protocol):
     """Lends a policy to each model call."""
 
     async def lend(
-        self, policy: ChatPolicy, reopening: Reopening | None, *, pin: int | None, seconds: float, name: str = ""
+        self,
+        policy: ChatPolicy,
+        reopening: Reopening | None,
+        *,
+        pin: int | PublishedPolicy | None,
+        seconds: float,
+        name: str = "",
     ) -> Loan:
         """Waits until a call may begin. `policy` is the worker's own, `name` its name if it is not the run's only one.
 
-        With a `pin` it is that version and no other; `PolicyError` if it is not published within `seconds`.
+        With a `pin` it is that version and no other; `PolicyError` if it is not published within `seconds`. A pin may
+        also be the publication itself.
         """
         ...
 
@@ -49,7 +57,7 @@ class OwnPolicy:
         policy: ChatPolicy,
         reopening: Reopening | None,  # noqa: ARG002 nothing is published
         *,
-        pin: int | None,  # noqa: ARG002
+        pin: int | PublishedPolicy | None,  # noqa: ARG002
         seconds: float,  # noqa: ARG002
         name: str = "",  # noqa: ARG002
     ) -> Loan:

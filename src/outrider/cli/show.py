@@ -42,13 +42,14 @@ async def _show(rollout_id: str, store_url: StoreUrl, attempt_id: str | None, n_
 def _print(rollout: Rollout, attempts: tuple[Attempt, ...], events: Page[RecordedEvent]) -> None:
     console = Console()
     facts = Table(title=f"Rollout {rollout.rollout_id}", title_justify="left", show_header=False)
-    for name in ("status", "input", "reward", "mode", "tag", "seed", "group_id", "priority", "enqueued_at", "ended_at"):
+    names = ("status", "input", "reward", "mode", "tag", "seed", "group_id", "priority", "enqueued_at", "ended_at")
+    for name in (*names, "resources_version"):
         value = getattr(rollout, name)
         if value is not None:
             facts.add_row(name, _short(value))
     console.print(facts)
     if attempts:
-        console.print(_attempts_table(attempts))
+        _print_attempts(console, attempts)
     for event in events:
         when = event.at.strftime("%H:%M:%S.%f")[:-3]
         console.print(f"{event.index:4} {when} {event.kind:8} {event.name} {_short(dict(event.data) or '')}")
@@ -70,16 +71,25 @@ def _print_failure(console: Console, what: str, failure: Failure) -> None:
         console.print(failure.traceback.rstrip(), soft_wrap=True)
 
 
+def _print_attempts(console: Console, attempts: tuple[Attempt, ...]) -> None:
+    console.print(_attempts_table(attempts))
+    for attempt in attempts:
+        if attempt.metadata:
+            console.print(f"attempt {attempt.sequence_id} has noted {_short(dict(attempt.metadata))}", soft_wrap=True)
+
+
 def _attempts_table(attempts: tuple[Attempt, ...]) -> Table:
     table = Table(title="Attempts", title_justify="left")
-    for name in ("#", "attempt", "worker", "status", "seconds", "reward", "failure"):
+    has_resources = any(attempt.resources_version is not None for attempt in attempts)
+    for name in ("#", "attempt", "worker", "status", "seconds", "reward", "failure", *["resources"] * has_resources):
         table.add_column(name, overflow="fold")
     for attempt in attempts:
         seconds = "" if attempt.ended_at is None else f"{(attempt.ended_at - attempt.started_at).total_seconds():.3f}"
         failure = "" if attempt.failure is None else f"{attempt.failure.boundary}: {attempt.failure.kind}"
         reward = "" if attempt.reward is None else f"{attempt.reward:g}"
         row = (attempt.sequence_id, attempt.attempt_id, attempt.worker_id, attempt.status, seconds, reward, failure)
-        table.add_row(*(Text(str(cell)) for cell in row))
+        resources = (attempt.resources_version or "",) if has_resources else ()
+        table.add_row(*(Text(str(cell)) for cell in (*row, *resources)))
     return table
 
 

@@ -91,9 +91,16 @@ def _print(
 
 
 def _workers_table(workers: tuple[Worker, ...], now: datetime) -> Table:
-    table = Table("worker", "status", "leases", "last seen", title="Workers", title_justify="left")
+    names = ("worker", "status", "leases", "busy for", "succeeded", "failed", "last seen")
+    table = Table(*names, title="Workers", title_justify="left")
     for worker in workers:
-        ago = f"{max((now - worker.last_seen_at).total_seconds(), 0.0):.0f} s ago"
+        ago = f"{_seconds(worker.last_seen_at, now)} ago"
+        busy = "" if worker.busy_since is None else _seconds(worker.busy_since, now)
+        counts = (str(worker.n_succeeded), str(worker.n_failed))
         status = "silent" if worker.status is WorkerStatus.UNKNOWN else worker.status
-        table.add_row(worker.worker_id, status, str(len(worker.attempt_ids)), ago)
+        table.add_row(worker.worker_id, status, str(len(worker.attempt_ids)), busy, *counts, ago)
     return table
+
+
+def _seconds(since: datetime, now: datetime) -> str:
+    return f"{max((now - since).total_seconds(), 0.0):.0f} s"

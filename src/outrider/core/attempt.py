@@ -1,7 +1,9 @@
 """An attempt: one execution of a rollout under a lease."""
 
 import traceback
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from msgspec import Struct
 
@@ -44,7 +46,10 @@ def _printable(text: str) -> str:
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """One execution of a rollout. `attempt_id` is the fencing token that every write must name."""
+    """One execution of a rollout. `attempt_id` is the fencing token that every write must name.
+
+    `resources_version` is the version of the resources that it was claimed with, `metadata` what its worker has noted.
+    """
 
     rollout_id: str
     attempt_id: str
@@ -57,6 +62,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     lease_expires_at: datetime | None
     reward: float | None = None
     failure: Failure | None = None
+    resources_version: int | None = None
+    metadata: Mapping[str, Any] = {}
 
 
 class LostLease(Struct, frozen=True, kw_only=True):

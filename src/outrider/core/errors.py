@@ -4,7 +4,8 @@
 OutriderError
 ├── InvalidInput            a file, flag, configuration or id that cannot be used; nothing was changed
 │   ├── UnknownId           no such rollout, attempt or event stream
-│   └── RolloutConflict     an id that already stands for another rollout
+│   ├── RolloutConflict     an id that already stands for another rollout
+│   └── RolloutTaken        a rollout that can no longer be changed: it was claimed, or has ended
 ├── StoreError              the store could not do what was asked
 │   ├── LeaseLost           a write named an attempt that is no longer the current one
 │   ├── LedgerLost          a write named an epoch of a ledger that is over: somebody else has opened it
@@ -99,6 +100,18 @@ class RolloutConflict(InvalidInput):
     def __init__(self, rollout_id: str) -> None:
         super().__init__(f"rollout {rollout_id!r} is already in this store with other content; choose another id")
         self.rollout_id = rollout_id
+
+
+class RolloutTaken(InvalidInput):
+    """The rollout does not wait any more, so it cannot be changed."""
+
+    def __init__(self, rollout_id: str, status: str) -> None:
+        super().__init__(
+            f"rollout {rollout_id!r} is {status}, and only one that waits in the queue can be changed; nothing was "
+            "changed; cancel it if it has not ended, and enqueue another"
+        )
+        self.rollout_id = rollout_id
+        self.status = status
 
 
 class StoreError(OutriderError):

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from outrider.core.attempt import Attempt, Failure
-from outrider.core.bounds import MAX_COUNT, require_positive
+from outrider.core.bounds import MAX_COUNT, require_count, require_positive
 from outrider.core.errors import InvalidInput
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus
 
@@ -30,12 +30,16 @@ def _retryable(condition: Iterable[str]) -> frozenset[AttemptStatus]:
 
 
 class RolloutConfig(Struct, frozen=True, kw_only=True):
-    """How long an attempt may take and be silent, and what is tried again. `max_attempts` counts the first one."""
+    """How long an attempt may take and be silent, and what is tried again. `max_attempts` counts the first one.
+
+    With `resources_version`, attempts run with that version of the store's resources, not with the newest.
+    """
 
     timeout_seconds: float | None = None
     unresponsive_seconds: float = 30.0
     max_attempts: int = 3
     retry_condition: frozenset[AttemptStatus] = RETRYABLE
+    resources_version: int | None = None
 
     def __post_init__(self) -> None:
         if self.timeout_seconds is not None:
@@ -46,6 +50,8 @@ class RolloutConfig(Struct, frozen=True, kw_only=True):
                 f"max_attempts is {self.max_attempts!r:.40}; it counts the first attempt, so give 1 to {MAX_COUNT}"
             )
         force_setattr(self, "retry_condition", _retryable(self.retry_condition))
+        if self.resources_version is not None:
+            require_count("resources_version", self.resources_version, 1)
 
 
 class RolloutRequest(Struct, frozen=True, kw_only=True):
@@ -63,7 +69,10 @@ class RolloutRequest(Struct, frozen=True, kw_only=True):
 
 
 class Rollout(Struct, frozen=True, kw_only=True):
-    """One sample of a task. `reward` and `failure` are those of the attempt that ended it."""
+    """One sample of a task. `reward` and `failure` are those of the attempt that ended it.
+
+    `resources_version` is the version of the resources that its latest attempt was claimed with, if there were any.
+    """
 
     rollout_id: str
     input: Any
@@ -83,6 +92,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
     n_failures: int = 0
     attempt_id: str | None = None
     worker_id: str | None = None
+    resources_version: int | None = None
 
 
 class AttemptedRollout(Rollout, frozen=True, kw_only=True):

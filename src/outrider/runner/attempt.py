@@ -146,7 +146,14 @@ class AttemptRun:
         self._clock = clock
         self._limits = limits
         self._admission = admission
-        self.context = Context(claimed, self.recorder, clock, limits=limits.turns(), lender=admission.policies)
+        self.context = Context(
+            claimed,
+            self.recorder,
+            clock,
+            limits=limits.turns(),
+            lender=admission.policies,
+            find_resources=admission.publications.resources,
+        )
 
     async def run(self) -> AttemptStatus | None:
         """Run it and write its end; the state it ended in, or None if it had lost its lease."""

@@ -9,12 +9,13 @@ import asyncio
 import itertools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
 from outrider.core.clock import Clock, sleep, wait
-from outrider.core.errors import PolicyError, StoreUnavailable
+from outrider.core.errors import PolicyError, StoreError, StoreUnavailable
 from outrider.core.published import PublishedPolicy, published_in
 from outrider.store import Resources, Store
 
@@ -46,6 +47,7 @@ class Publications:
         self._clock = clock
         self._seen: dict[int, PublishedPolicy] = {}
         self._needed = asyncio.Event()
+        self._found: Resources | None = None
         self._has_looked = False
         self._waiters: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
@@ -77,6 +79,16 @@ class Publications:
             self._has_looked = True
             self._tell()
 
+    async def resources(self, version: int) -> Mapping[str, Any]:
+        """One version of the resources. They never change, so the last one that was asked for is kept."""
+        if self._found is None or self._found.version != version:
+            async with asyncio.timeout(CALL_SECONDS):
+                found = await self._store.handle().get_resources(version)  # perhaps from an agent's thread
+            if found is None:
+                raise StoreError(f"there is no version {version} of the resources in this store")
+            self._found = found
+        return self._found.resources
+
     async def reached(self, version: int) -> None:
         """Wait until this version is published, or a newer one."""
         await self._until(lambda: self.newest.version >= version)
@@ -101,6 +113,10 @@ class Publications:
             f"the rollout is pinned to policy version {version}, which this worker has not seen: {why}",
             stage="policy.complete",
         )
+
+    def completed(self, published: PublishedPolicy) -> PublishedPolicy:
+        """A publication from the store's history, with what it leaves out as this worker has seen it, if it has."""
+        return published.after(self._seen.get(published.version, PublishedPolicy()))
 
     async def _until(self, holds: Callable[[], bool], seconds: float = math.inf) -> bool:
         """Wait until it holds, or so many seconds: whether it does. Those who wait are woken in their order."""

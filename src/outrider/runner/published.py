@@ -44,7 +44,13 @@ class PublishedPolicies:
         self._call_ended = asyncio.Event()
 
     async def lend(
-        self, policy: ChatPolicy, reopening: Reopening | None, *, pin: int | None, seconds: float, name: str = ""
+        self,
+        policy: ChatPolicy,
+        reopening: Reopening | None,
+        *,
+        pin: int | PublishedPolicy | None,
+        seconds: float,
+        name: str = "",
     ) -> Loan:
         """See `PolicyLender`."""
         if pin is None and not self._publications.is_needed:
@@ -78,15 +84,15 @@ class PublishedPolicies:
             await _closed(opened.policy)
 
     async def _usable(
-        self, reopening: Reopening | None, name: str, pin: int | None, seconds: float
+        self, reopening: Reopening | None, name: str, pin: int | PublishedPolicy | None, seconds: float
     ) -> tuple[PublishedPolicy, PolicySpec | None]:
         """The publication to use now, and the policy of it that is open; None: the worker's own."""
         publications = self._publications
         publications.need()
         while True:
-            pinned = None if pin is None else await publications.pinned(pin, seconds)
+            pinned = await publications.pinned(pin, seconds) if isinstance(pin, int) else pin
             await publications.unpaused()
-            published = pinned or publications.newest
+            published = publications.newest if pinned is None else publications.completed(pinned)
             spec = None if reopening is None else _spec_of(reopening.spec, published.served(name))
             if reopening is None or spec is None or spec in self._opened:
                 return published, spec

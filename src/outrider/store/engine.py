@@ -18,7 +18,17 @@ from outrider.core.worker import Worker
 from outrider.store.ledger_steps import GroupQuery, LedgerStep
 from outrider.store.machine_steps import MachineQuery, MachineStep, MoveQuery
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.steps import Claim, EventQuery, NewRollout, Report, Revocation, RolloutQuery
+from outrider.store.steps import (
+    Change,
+    Claim,
+    EventQuery,
+    NewRollout,
+    Report,
+    ResourcesQuery,
+    Revocation,
+    RolloutQuery,
+    WorkerNote,
+)
 
 
 class Engine(ABC):
@@ -88,10 +98,19 @@ class Engine(ABC):
     async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]: ...
 
     @abstractmethod
-    async def _put_resources(self, data: bytes) -> Resources: ...
+    async def _put_resources(self, resources_id: str, data: bytes) -> Resources: ...
 
     @abstractmethod
-    async def _latest_resources(self) -> Resources | None: ...
+    async def _latest_resources(self, resources_id: str) -> Resources | None: ...
+
+    @abstractmethod
+    async def _query_resources(self, query: ResourcesQuery) -> Page[Resources]: ...
+
+    @abstractmethod
+    async def _change(self, change: Change) -> Rollout: ...
+
+    @abstractmethod
+    async def _note_workers(self, notes: tuple[WorkerNote, ...]) -> None: ...
 
     @abstractmethod
     async def _statistics(self) -> Statistics: ...

@@ -31,6 +31,7 @@ from outrider.core.ids import new_id
 from outrider.core.ledger import Ledger, LedgerWrite
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutRequest
+from outrider.store.handle import StoreHandle
 from outrider.store.protocol import Finished, Resources, Store
 from outrider.store.url import StoreUrl
 
@@ -38,16 +39,16 @@ RECORDED = frozenset(
     {
         *("enqueue_rollout", "enqueue_many_rollouts", "start_rollout"),
         *("dequeue_rollout", "dequeue_many_rollouts"),
-        *("update_attempt", "append_events", "heartbeat", "revoke_leases", "cancel_rollouts"),
+        *("update_rollout", "update_attempt", "append_events", "heartbeat", "revoke_leases", "cancel_rollouts"),
         *("get_rollout_by_id", "query_rollouts", "query_attempts", "query_events"),
         *("wait_for_rollouts", "finished_after"),
-        *("put_resources", "get_latest_resources"),
+        *("put_resources", "get_latest_resources", "get_resources"),
         *("open_ledger", "write_ledger", "open_pool", "write_machines"),
     }
 )
 """The methods that say something of rollouts, resources, ledgers and pools."""
 
-_PAYLOADS = frozenset({"input", "metadata", "resources", "settings"})
+_PAYLOADS = frozenset({"input", "metadata", "resources", "settings", "stats"})
 """Arguments that are recorded as digests."""
 
 
@@ -126,10 +127,14 @@ class RecordedStore:
         self._recorder = recorder
         self._client = new_id("client")
         self._numbers = itertools.count()
+        self._handle = StoreHandle(self, asyncio.get_running_loop())
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
         return functools.partial(self._recorded, name, found) if name in RECORDED else found
+
+    def handle(self) -> Store:
+        return self._handle.handle()
 
     async def __aenter__(self) -> Store:
         return cast("Store", self)
@@ -229,8 +234,8 @@ def _attempted(rollout: AttemptedRollout) -> dict[str, Any]:
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
-    names = ("rollout_id", "attempt_id", "sequence_id", "worker_id", "status", "reward")
-    return {name: getattr(attempt, name) for name in names}
+    names = ("rollout_id", "attempt_id", "sequence_id", "worker_id", "status", "reward", "resources_version")
+    return {name: getattr(attempt, name) for name in names} | {"metadata": digest_of(attempt.metadata)}
 
 
 def _request(request: RolloutRequest) -> dict[str, Any]:
@@ -260,6 +265,6 @@ _FACTS: Mapping[type, Callable[[Any], Any]] = {
     Event: lambda _: None,
     RecordedEvent: lambda _: None,
     Finished: lambda found: {"items": [_rollout(rollout) for rollout in found.items], "cursor": found.cursor},
-    Resources: lambda resources: resources.version,
+    Resources: lambda found: {"version": found.version, "id": found.resources_id, "digest": digest_of(found.resources)},
     Ledger: lambda ledger: {"name": ledger.name, "epoch": ledger.epoch},
 }

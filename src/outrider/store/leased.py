@@ -7,9 +7,11 @@ import asyncio
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from outrider.core import wire
@@ -23,13 +25,18 @@ from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, Roll
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store.bell import Bell, Topic
+from outrider.store.handle import StoreHandle
 from outrider.store.ledgers import LedgerMethods
 from outrider.store.machines import MachineMethods
-from outrider.store.protocol import Finished, Resources, Revoked, SortKey, Statistics
+from outrider.store.protocol import DEFAULT_RESOURCES, Finished, Resources, Revoked, SortKey, Statistics, Store
+from outrider.store.reported import Reported
 from outrider.store.steps import (
+    MAX_RESOURCES_BYTES,
     EventQuery,
+    ResourcesQuery,
     Revocation,
     RolloutQuery,
+    WorkerNote,
     check_feed,
     check_id,
     check_integer,
@@ -40,10 +47,12 @@ from outrider.store.steps import (
     claim_of,
     member,
     members,
+    new_change,
     new_report,
     new_request,
     new_rollout,
     several,
+    small_record,
     worker_name,
 )
 from outrider.store.url import StoreUrl
@@ -57,6 +66,12 @@ SWEEP_SECONDS = 0.5
 
 FEED_PAGE = 1000
 
+NOTED_AT_ONCE = 1000
+"""How many reports are counted together at most."""
+
+LAST_NOTE_SECONDS = 1.0
+"""How long a store that is closed may take to count the last reports."""
+
 
 class LeasedStore(LedgerMethods, MachineMethods):
     """A store; see `outrider.store.protocol` for what its public methods promise."""
@@ -66,6 +81,8 @@ class LeasedStore(LedgerMethods, MachineMethods):
         self._url = url
         self._is_open = False
         self._sweeper: asyncio.Task[None] | None = None
+        self._handle: StoreHandle
+        self._reported = Reported()
 
     @property
     def url(self) -> StoreUrl:
@@ -77,11 +94,15 @@ class LeasedStore(LedgerMethods, MachineMethods):
         With `read_only` nothing is written: expired leases stay where they are, too.
         """
         self._is_read_only = read_only
+        self._handle = StoreHandle(self, asyncio.get_running_loop())
         await self._connect()
         self._is_open = True
         if not read_only:
             self._sweeper = asyncio.create_task(self._sweep(), name=f"expire leases of {self._url}")
         return self
+
+    def handle(self) -> Store:
+        return self._handle.handle()
 
     async def close(self) -> None:
         was_open, self._is_open = self._is_open, False
@@ -91,6 +112,9 @@ class LeasedStore(LedgerMethods, MachineMethods):
         if sweeper is not None:
             sweeper.cancel()
             await asyncio.wait([sweeper])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_NOTE_SECONDS):
+                await self._note_reported()
         await self._disconnect()
         for topic in Topic:  # those who still wait find the store closed now, not at their deadline
             self._bell.ring_here(topic)
@@ -117,6 +141,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         metadata: Mapping[str, Any] | None = None,
     ) -> Rollout:
         self._check_writable()
+        await self._check_resources(config)
         request = new_request(
             input,
             rollout_id=rollout_id,
@@ -136,6 +161,8 @@ class LeasedStore(LedgerMethods, MachineMethods):
         ids = {rollout.rollout_id for rollout in new}
         if len(ids) < len(new):
             raise InvalidInput("the same rollout_id stands twice among the rollouts to enqueue; nothing was enqueued")
+        for config in {one.request.config for one in new}:
+            await self._check_resources(config)
         return await self._enqueue(new) if new else ()
 
     async def dequeue_rollout(
@@ -171,8 +198,35 @@ class LeasedStore(LedgerMethods, MachineMethods):
         self, input: Any, *, worker_id: str | int, config: RolloutConfig | None = None, **request: Any
     ) -> AttemptedRollout:
         self._check_writable()
+        await self._check_resources(config)
         new = new_rollout(new_request(input, config=config, **request))
         return await self._start(new, worker_name(worker_id))
+
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        *,
+        input: Any = UNSET,
+        mode: Mode | str | UnsetType = UNSET,
+        tag: str | UnsetType | None = UNSET,
+        seed: int | UnsetType | None = UNSET,
+        priority: int | UnsetType = UNSET,
+        config: RolloutConfig | UnsetType = UNSET,
+        metadata: Mapping[str, Any] | UnsetType = UNSET,
+    ) -> Rollout:
+        self._check_writable()
+        change = new_change(
+            rollout_id,
+            input=input,
+            mode=mode,
+            tag=tag,
+            seed=seed,
+            priority=priority,
+            config=config,
+            metadata=metadata,
+        )
+        await self._check_resources(change.fields.get("config"))
+        return await self._change(change)
 
     async def update_attempt(
         self,
@@ -183,12 +237,13 @@ class LeasedStore(LedgerMethods, MachineMethods):
         worker_id: str | int | None = None,
         reward: float | None = None,
         error: Failure | None = None,
+        metadata: Mapping[str, Any] | None = None,
         events: Sequence[Event] = (),
         first_index: int | None = None,
         account: Account | None = None,
     ) -> Attempt:
         self._check_writable()
-        return await self._report(
+        attempt = await self._report(
             new_report(
                 rollout_id,
                 attempt_id,
@@ -199,8 +254,14 @@ class LeasedStore(LedgerMethods, MachineMethods):
                 events=events,
                 first_index=first_index,
                 account=account,
+                metadata=metadata,
             )
         )
+        if attempt.ended_at is not None:
+            self._reported.add(attempt)
+            if len(self._reported) >= NOTED_AT_ONCE:
+                await self._note_reported()
+        return attempt
 
     async def append_events(
         self, rollout_id: str, attempt_id: str, events: Sequence[Event], *, first_index: int | None = None
@@ -213,11 +274,21 @@ class LeasedStore(LedgerMethods, MachineMethods):
         )
 
     async def heartbeat(
-        self, worker_id: str | int, attempt_ids: Collection[str] = (), *, wait: float = 0.0
+        self,
+        worker_id: str | int,
+        attempt_ids: Collection[str] = (),
+        *,
+        wait: float = 0.0,
+        stats: Mapping[str, Any] | None = None,
     ) -> tuple[LostLease, ...]:
         self._check_writable()
         name = worker_name(worker_id)
         check_seconds("wait", wait)
+        if stats is not None:
+            checked_ids("attempt_ids", attempt_ids)
+            note = WorkerNote(worker_id=name, stats=small_record("stats of a worker", stats))
+            await self._note_workers((note,))
+        await self._note_reported()
 
         async def renew() -> tuple[LostLease, ...]:
             lost = await self._renew(name, frozenset(checked_ids("attempt_ids", attempt_ids)))
@@ -283,6 +354,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         self, *, status: WorkerStatus | str | None = None, limit: int = -1, offset: int = 0
     ) -> Page[Worker]:
         wanted = None if status is None else member(WorkerStatus, status)
+        await self._note_reported()
         workers = await self._query_workers()
         return _window([worker for worker in workers if wanted in (None, worker.status)], limit, offset)
 
@@ -326,25 +398,63 @@ class LeasedStore(LedgerMethods, MachineMethods):
         found = await self._look_until(Topic.ENDED, lambda: self._finished(cursor, limit), wait)
         return Finished(items=tuple(rollout for _, rollout in found), cursor=found[-1][0] if found else cursor)
 
-    async def put_resources(self, resources: Mapping[str, Any]) -> Resources:
+    async def put_resources(self, resources: Mapping[str, Any], *, resources_id: str = DEFAULT_RESOURCES) -> Resources:
         self._check_writable()
+        check_id("resources_id", resources_id)
         if not isinstance(resources, Mapping):
             raise InvalidInput(f"resources must be a mapping of names to values, not {type(resources).__name__}")
-        return await self._put_resources(wire.encode(dict(resources)))
+        data = wire.encode(dict(resources))
+        if len(data) > MAX_RESOURCES_BYTES:
+            raise InvalidInput(
+                f"the resources have {len(data)} bytes, and may have {MAX_RESOURCES_BYTES}; publish where large things "
+                "are, such as a path or an address"
+            )
+        return await self._put_resources(resources_id, data)
 
-    async def get_latest_resources(self, *, after: int = 0, wait: float = 0.0) -> Resources | None:
+    async def get_latest_resources(
+        self, *, resources_id: str = DEFAULT_RESOURCES, after: int = 0, wait: float = 0.0
+    ) -> Resources | None:
+        check_id("resources_id", resources_id)
         check_integer("after", after, bits=64, least=0)
 
         async def look() -> tuple[Resources, ...]:
-            latest = await self._latest_resources()
+            latest = await self._latest_resources(resources_id)
             return () if latest is None or latest.version <= after else (latest,)
 
         found = await self._look_until(Topic.PUBLISHED, look, wait)
         return found[0] if found else None
 
+    async def get_resources(self, version: int) -> Resources | None:
+        found = await self._query_resources(ResourcesQuery(version=version))
+        return found[0] if found else None
+
+    async def query_resources(
+        self, *, resources_id: str | None = None, descending: bool = False, limit: int = -1, offset: int = 0
+    ) -> Page[Resources]:
+        query = ResourcesQuery(resources_id=resources_id, descending=descending, limit=limit, offset=offset)
+        return await self._query_resources(query)
+
     async def statistics(self) -> Statistics:
         cursor = await self._feed_end()
         return replace(await self._statistics(), cursor=cursor)
+
+    async def _check_resources(self, config: RolloutConfig | None) -> None:
+        """Refuse a version that was not published; those that were never go."""
+        version = getattr(config, "resources_version", None)
+        if version is not None and await self.get_resources(version) is None:
+            raise InvalidInput(
+                f"resources_version is {version}, which was not published in this store; query_resources lists what was"
+            )
+
+    async def _note_reported(self) -> None:
+        """Count what was reported here since the last time. Cheap enough for a heartbeat, not for every report."""
+        if not self._reported or self._is_read_only:
+            return
+        reported, self._reported = self._reported, Reported()
+        try:
+            await self._note_workers(reported.notes())
+        except StoreError:  # counts are not worth an error; next time
+            self._reported = reported.followed_by(self._reported)
 
     async def _known(self, rollout_ids: Sequence[str]) -> tuple[Rollout, ...]:
         """These rollouts; `UnknownId` if one is not there, since nothing would ever end it."""

@@ -16,7 +16,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Protocol, Self
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from outrider.core.account import Account, AttemptAccount, Tally
 from outrider.core.attempt import Attempt, Failure, LostLease
@@ -53,10 +53,18 @@ class Finished(Struct, frozen=True, kw_only=True):
     cursor: int
 
 
+DEFAULT_RESOURCES = "default"
+"""The id of the resources that claims are made with, such as the policy that a trainer publishes."""
+
+
 class Resources(Struct, frozen=True, kw_only=True):
-    """What runs need and trainers publish (policy endpoint, prompt templates): immutable, versions grow from 1."""
+    """What runs need and trainers publish (policy endpoint, prompt templates): immutable.
+
+    Versions grow from 1 through the whole store, whatever the id: a version alone names one set of resources.
+    """
 
     version: int
+    resources_id: str
     resources: Mapping[str, Any]
     created_at: datetime
 
@@ -131,6 +139,24 @@ class Store(Protocol):
     ) -> AttemptedRollout:
         """Enqueue and claim in one step, past the queue. `request` takes the other arguments of `enqueue_rollout`."""
 
+    async def update_rollout(
+        self,
+        rollout_id: str,
+        *,
+        input: Any = UNSET,
+        mode: Mode | str | UnsetType = UNSET,
+        tag: str | UnsetType | None = UNSET,
+        seed: int | UnsetType | None = UNSET,
+        priority: int | UnsetType = UNSET,
+        config: RolloutConfig | UnsetType = UNSET,
+        metadata: Mapping[str, Any] | UnsetType = UNSET,
+    ) -> Rollout:
+        """Change a rollout while it waits in the queue; what is not given stays as it is, and so does its place.
+
+        Raises `RolloutTaken`, and changes nothing, once it was claimed or has ended. A rollout that waits to be tried
+        again can be changed too.
+        """
+
     async def update_attempt(
         self,
         rollout_id: str,
@@ -140,12 +166,14 @@ class Store(Protocol):
         worker_id: str | int | None = None,
         reward: float | None = None,
         error: Failure | None = None,
+        metadata: Mapping[str, Any] | None = None,
         events: Sequence[Event] = (),
         first_index: int | None = None,
         account: Account | None = None,
     ) -> Attempt:
         """Report on an attempt, and append its last `events` and its `account` in the same step.
 
+        `metadata` takes the place of what was noted on the attempt before, up to 64 KiB of it.
         An account is kept for members of a group that is in a ledger, with the report that ends the attempt.
         `running` and the ends `succeeded`, `failed`, `timeout`; `cancelled` hands the rollout back to the queue.
         """
@@ -159,9 +187,16 @@ class Store(Protocol):
         """
 
     async def heartbeat(
-        self, worker_id: str | int, attempt_ids: Collection[str] = (), *, wait: float = 0.0
+        self,
+        worker_id: str | int,
+        attempt_ids: Collection[str] = (),
+        *,
+        wait: float = 0.0,
+        stats: Mapping[str, Any] | None = None,
     ) -> tuple[LostLease, ...]:
         """Renew all leases of a worker, and learn which are lost.
+
+        `stats` is what the worker says of itself, up to 64 KiB; `query_workers` shows the last it said.
 
         With `wait`, goes on watching for so many seconds and returns as soon as one is lost; leases are not renewed
         meanwhile, so wait less than they last. `attempt_ids` may be a live view, such as a dict's keys: it is read anew
@@ -220,10 +255,21 @@ class Store(Protocol):
     async def finished_after(self, cursor: int = 0, *, limit: int = 100, wait: float = 0.0) -> Finished:
         """Rollouts in the order they ended, after `cursor` (0: from the start). Nothing is skipped or shown twice."""
 
-    async def put_resources(self, resources: Mapping[str, Any]) -> Resources: ...
+    async def put_resources(self, resources: Mapping[str, Any], *, resources_id: str = DEFAULT_RESOURCES) -> Resources:
+        """Publish the next version of the resources of that id. A claim is made with the newest of the default id."""
 
-    async def get_latest_resources(self, *, after: int = 0, wait: float = 0.0) -> Resources | None:
-        """The newest, if its version is above `after`; waits up to `wait` seconds for one that is."""
+    async def get_latest_resources(
+        self, *, resources_id: str = DEFAULT_RESOURCES, after: int = 0, wait: float = 0.0
+    ) -> Resources | None:
+        """The newest of that id, if its version is above `after`; waits up to `wait` seconds for one that is."""
+
+    async def get_resources(self, version: int) -> Resources | None:
+        """The resources that were published as this version."""
+
+    async def query_resources(
+        self, *, resources_id: str | None = None, descending: bool = False, limit: int = -1, offset: int = 0
+    ) -> Page[Resources]:
+        """All that were published, of one id or of all, by version."""
 
     async def statistics(self) -> Statistics: ...
 
@@ -307,6 +353,12 @@ class Store(Protocol):
         self, machine_id: str | None = None, pool: str | None = None, *, limit: int = -1, offset: int = 0
     ) -> Page[MachineMove]:
         """Moves, newest first."""
+
+    def handle(self) -> "Store":
+        """The same store for other threads and event loops: its calls are carried out on the loop that opened it.
+
+        They need that loop to run, and fail once it has ended.
+        """
 
     async def close(self) -> None:
         """Let go of the database. What was acknowledged stays; calls under way are carried out first."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from outrider.core import wire
 from outrider.core.attempt import Attempt, Failure
 from outrider.core.clock import utc
-from outrider.core.errors import Boundary, StoreError, UnknownId
+from outrider.core.errors import Boundary, RolloutTaken, StoreError, UnknownId
 from outrider.core.event import Event, EventKind, RecordedEvent
 from outrider.core.lifecycle import Signal, advance
 from outrider.core.rollout import AttemptedRollout, Rollout
@@ -20,6 +20,7 @@ from outrider.store.protocol import Resources
 from outrider.store.steps import (
     NO_RETRY,
     UNREADABLE,
+    Change,
     EventQuery,
     NewRollout,
     config_of,
@@ -34,25 +35,34 @@ GIVEN = (
 )
 """The columns of `attempted_of`, what does not change while a rollout is live: `r` is the rollout, `i` its payloads."""
 
-ROLLOUT = f"{GIVEN}, r.status, r.ended_at, r.reward, r.failure, r.n_attempts, r.attempt_id, r.worker_id"
+ROLLOUT = (
+    f"{GIVEN}, r.status, r.ended_at, r.reward, r.failure, r.n_attempts, r.attempt_id, r.worker_id, r.resources_version"
+)
 """The columns of `rollout_of`."""
 
 ATTEMPT = (
-    "a.attempt_id, a.sequence_id, a.worker_id, a.status, a.started_at, a.heartbeat_at, a.ended_at, a.reward, a.failure"
+    "a.attempt_id, a.sequence_id, a.worker_id, a.status, a.started_at, a.heartbeat_at, a.ended_at, a.reward, "
+    "a.failure, a.resources_version, a.metadata"
 )
 """The columns of `attempt_of`."""
 
 LAST_ATTEMPT = (
     "r.attempt_id, r.n_attempts, r.worker_id, r.attempt_status, r.started_at, r.heartbeat_at, r.ended_at, r.reward, "
-    "r.failure"
+    "r.failure, r.resources_version, r.attempt_metadata"
 )
 """The same, of the attempt that ended the rollout `r`."""
 
 CURRENT = (
     "seq, rollout_id, status, mode, tag, config, n_attempts, n_failures, attempt_id, worker_id, started_at, "
-    "heartbeat_at, expires_at"
+    "heartbeat_at, expires_at, resources_version, attempt_metadata"
 )
 """The columns of `Current`."""
+
+WORKER = "worker_id, first_seen_at, last_seen_at, n_succeeded, n_failed, last_ended_at, stats"
+"""The columns of `worker_of`."""
+
+RESOURCES = "version, resources_id, data, created_at"
+"""The columns of `resources_of`."""
 
 WORKER_SILENT_SECONDS = 30.0
 """A worker that holds no lease and was not heard of for so long is `unknown`."""
@@ -83,6 +93,8 @@ class Current(Struct, frozen=True):
     started_at: float
     heartbeat_at: float
     expires_at: float | None
+    resources_version: int | None = None
+    metadata: bytes | None = None
 
     @property
     def is_live(self) -> bool:
@@ -188,6 +200,7 @@ def _rest_of(row: Sequence[Any], error: Exception) -> Rollout:
         n_failures=row[10],
         attempt_id=row[16],
         worker_id=row[17],
+        resources_version=row[18],
     )
 
 
@@ -218,7 +231,25 @@ def _rollout_of(row: Sequence[Any]) -> Rollout:
         n_failures=row[10],
         attempt_id=row[16],
         worker_id=row[17],
+        resources_version=row[18],
     )
+
+
+def changed_of(row: Sequence[Any], change: Change) -> tuple[NewRollout, Rollout]:
+    """What a waiting rollout, given by the columns `ROLLOUT`, becomes: as it is written, and as it is read then."""
+    if not ROLLOUT_STATUS[row[11]].is_queued:
+        raise RolloutTaken(row[0], row[11])
+    try:
+        existing = _rollout_of(row)
+    except UNREADABLE as exc:
+        raise StoreError(unreadable(f"rollout {row[0]!r}", exc).message) from exc
+    new = change.applied(existing)
+    columns = list(row)
+    columns[1:9] = (
+        *(new.input, new.request.mode, new.request.tag, new.request.seed, new.request.group_id, new.request.priority),
+        *(new.config, new.metadata),
+    )
+    return new, _rollout_of(columns)
 
 
 def attempted_of(row: Sequence[Any], attempt: Attempt) -> AttemptedRollout:
@@ -239,6 +270,7 @@ def attempted_of(row: Sequence[Any], attempt: Attempt) -> AttemptedRollout:
         n_failures=row[10],
         attempt_id=attempt.attempt_id,
         worker_id=attempt.worker_id,
+        resources_version=attempt.resources_version,
         attempt=attempt,
     )
 
@@ -257,7 +289,15 @@ def attempt_of(rollout_id: str, row: Sequence[Any]) -> Attempt:
         lease_expires_at=None,
         reward=row[7],
         failure=_failure_of(rollout_id, row[8]),
+        resources_version=row[9],
+        metadata={} if row[10] is None else _noted(row[10]),
     )
+
+
+def _noted(record: bytes) -> Mapping[str, Any]:
+    """What was noted; nothing, of what cannot be read."""
+    noted: Mapping[str, Any] = _or({}, wire.decode, record)
+    return noted
 
 
 def _failure_of(rollout_id: str, record: bytes | None) -> Failure | None:
@@ -278,6 +318,8 @@ def live_attempt(current: Current) -> Attempt:
         started_at=utc(current.started_at),
         last_heartbeat_at=utc(current.heartbeat_at),
         lease_expires_at=None if current.expires_at is None else utc(current.expires_at),
+        resources_version=current.resources_version,
+        metadata={} if current.metadata is None else _noted(current.metadata),
     )
 
 
@@ -297,6 +339,8 @@ def ended_attempt(
         lease_expires_at=None,
         reward=outcome.reward,
         failure=outcome.failure,
+        resources_version=current.resources_version,
+        metadata={} if current.metadata is None else _noted(current.metadata),
     )
 
 
@@ -346,9 +390,13 @@ def chosen_attempt(attempts: Sequence[Attempt], query: EventQuery) -> Attempt | 
     raise UnknownId("attempt", query.attempt_id)
 
 
-def worker_of(row: Sequence[Any], attempt_ids: Sequence[str], now: float) -> Worker:
-    """A worker from worker_id, first_seen_at, last_seen_at, and the leases it holds."""
-    if attempt_ids:
+Lease = tuple[str, str, float]
+"""An attempt that holds a lease, its rollout, and when it was claimed."""
+
+
+def worker_of(row: Sequence[Any], leases: Sequence[Lease], now: float) -> Worker:
+    """A worker from the columns `WORKER` and the leases it holds."""
+    if leases:
         status = WorkerStatus.BUSY
     else:
         status = WorkerStatus.UNKNOWN if now - row[2] > WORKER_SILENT_SECONDS else WorkerStatus.IDLE
@@ -357,13 +405,19 @@ def worker_of(row: Sequence[Any], attempt_ids: Sequence[str], now: float) -> Wor
         status=status,
         first_seen_at=utc(row[1]),
         last_seen_at=utc(row[2]),
-        attempt_ids=tuple(sorted(attempt_ids)),
+        attempt_ids=tuple(attempt_id for attempt_id, _, _ in sorted(leases)),
+        rollout_ids=tuple(rollout_id for _, rollout_id, _ in sorted(leases)),
+        busy_since=utc(min(claimed_at for _, _, claimed_at in leases)) if leases else None,
+        n_succeeded=row[3],
+        n_failed=row[4],
+        last_ended_at=None if row[5] is None else utc(row[5]),
+        stats={} if row[6] is None else _noted(row[6]),
     )
 
 
 def resources_of(row: Sequence[Any]) -> Resources:
-    """Resources from version, data, created_at."""
+    """Resources from the columns `RESOURCES`."""
     try:
-        return Resources(version=row[0], resources=metadata_of(row[1]), created_at=utc(row[2]))
+        return Resources(version=row[0], resources_id=row[1], resources=metadata_of(row[2]), created_at=utc(row[3]))
     except UNREADABLE as exc:
         raise StoreError(f"version {row[0]} of the resources cannot be read ({exc}); publish them again") from exc

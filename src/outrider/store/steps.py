@@ -29,6 +29,12 @@ T = TypeVar("T")
 
 MAX_ID_BYTES = 512
 
+MAX_NOTE_BYTES = 1 << 16
+"""The longest that is noted on an attempt or said by a worker of itself."""
+
+MAX_RESOURCES_BYTES = 16 << 20
+"""The most that one version of the resources holds: every worker reads it."""
+
 ISOLATED = "~"
 """Lanes of rollouts that were set aside begin with this character, and so come after all others."""
 
@@ -124,6 +130,46 @@ class Report(Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...] = ()
     first_index: int | None = None
     account: Account | None = None
+    metadata: bytes | None = None
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """What of a waiting rollout to change: fields of `RolloutRequest` by name, checked."""
+
+    rollout_id: str
+    fields: Mapping[str, Any]
+
+    def applied(self, existing: Rollout) -> NewRollout:
+        """The rollout as it shall be."""
+        kept = {name: getattr(existing, name) for name in RolloutRequest.__struct_fields__}
+        return new_rollout(RolloutRequest(**{**kept, **self.fields}))
+
+
+class WorkerNote(Struct, frozen=True, kw_only=True):
+    """What a worker has done since the last note, and what it says of itself, if it does."""
+
+    worker_id: str
+    n_succeeded: int = 0
+    n_failed: int = 0
+    ended_at: float | None = None
+    stats: bytes | None = None
+
+
+class ResourcesQuery(Struct, frozen=True, kw_only=True):
+    """Which resources to list."""
+
+    resources_id: str | None = None
+    version: int | None = None
+    descending: bool = False
+    limit: int = -1
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        check_window(self.limit, self.offset)
+        check_texts(resources_id=self.resources_id)
+        check_kind("descending", self.descending, bool)
+        if self.version is not None:
+            check_integer("version", self.version, bits=64, least=1)
 
 
 class RolloutQuery(Struct, frozen=True, kw_only=True):
@@ -240,7 +286,10 @@ def config_or_no_retry(record: bytes) -> RolloutConfig:
 
 @lru_cache(maxsize=1024)
 def _config_record(config: RolloutConfig) -> bytes:
-    return wire.to_record(config)
+    fields = msgspec.structs.asdict(config)
+    if config.resources_version is None:  # as of nearly all, whose rows it would make longer
+        del fields["resources_version"]
+    return wire.to_record(fields)
 
 
 def checked_account(account: Account) -> Account:
@@ -308,6 +357,7 @@ def new_report(
     worker_id: str | int | None = None,
     first_index: int | None = None,
     account: Account | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Report:
     """Check what a worker reports."""
     signal = None if status is None else REPORTED.get(member(AttemptStatus, status))
@@ -331,7 +381,29 @@ def new_report(
         events=tuple(map(_checked_event, several("events", events, "events"))),
         first_index=first_index,
         account=None if account is None else checked_account(account),
+        metadata=None if metadata is None else small_record("metadata of an attempt", metadata),
     )
+
+
+def new_change(rollout_id: str, **fields: Any) -> Change:
+    """Check what of a rollout to change; what is `UNSET` stays as it is."""
+    check_id("rollout_id", rollout_id)
+    given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+    if "mode" in given:
+        given["mode"] = member(Mode, given["mode"])
+    new_rollout(RolloutRequest(**{"input": None, **given}))
+    return Change(rollout_id=rollout_id, fields=given)
+
+
+def small_record(name: str, values: Mapping[str, Any]) -> bytes:
+    """A mapping that is read and written together with its row, and so must be small."""
+    check_kind(name, values, Mapping)
+    record = wire.encode(dict(values))
+    if len(record) > MAX_NOTE_BYTES:
+        raise InvalidInput(
+            f"{name} has {len(record)} bytes, and may have {MAX_NOTE_BYTES}; keep what is larger as events or artifacts"
+        )
+    return record
 
 
 def member(kind: type[S], value: str) -> S:

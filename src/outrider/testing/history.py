@@ -12,9 +12,11 @@ Record with `OUTRIDER_HISTORY=FOLDER` (see `outrider.store.history`), read the s
 - `final`: once somebody has seen a rollout ended, nobody sees it open any more.
 - `lost`: what was answered is there: rollouts with their inputs, results, events.
 - `invented`: nothing is there that nobody asked for.
+- `changed`: a rollout is changed only before it has ended, and what is claimed or read after a change is what it said.
 - `order`: no claim takes a rollout while a better one (higher priority, or older) waits throughout the call.
 - `feed`: all readers of the completion feed see one order, and no cursor skips or repeats.
-- `resources`: versions grow in the order of the calls, and no read goes back.
+- `resources`: versions grow in the order of the calls, no read goes back, and a version never changes; an attempt was
+  claimed with one version, and that was published.
 - `ledger`, `pool`: no write of an epoch is accepted that began after a later epoch was answered; a group is delivered
   in one batch, and no staler than allowed.
 
@@ -178,6 +180,7 @@ def _violations_of(calls: Sequence[Call], max_staleness: int | None) -> list[Vio
         *_check_order(rollouts),
         *_check_feed(calls),
         *_check_resources(calls),
+        *_check_versions(rollouts, calls),
         *_check_epochs(calls, "ledger", opened=_opened_ledger, written=_written_ledger),
         *_check_epochs(calls, "pool", opened=_opened_pool, written=_written_pool),
         *_check_groups(calls, rollouts, max_staleness),
@@ -207,6 +210,8 @@ class _Rollout:
     n_events: dict[str, int] = field(default_factory=dict)
     """By attempt, as last observed."""
     cancelled: list[Call] = field(default_factory=list)
+    changed: list[Call] = field(default_factory=list)
+    """Accepted and unknown changes of what it is."""
 
     def number_of(self, attempt_id: str) -> int | None:
         for seen in (*self.attempts, *self.grants):
@@ -248,6 +253,8 @@ class _Rollouts:
             self._add_claim(call)
         elif call.method in ("update_attempt", "append_events"):
             self.rollout(call.arguments["rollout_id"]).writes.append(call)
+        elif call.method == "update_rollout":
+            self.rollout(call.arguments["rollout_id"]).changed.append(call)
         elif call.method == "cancel_rollouts":
             for rollout_id in call.arguments["rollout_ids"]:
                 self.rollout(rollout_id).cancelled.append(call)
@@ -323,6 +330,7 @@ class _Rollouts:
         for rollout in self.by_id.values():
             yield from _check_one_result(rollout)
             yield from _check_final(rollout)
+            yield from _check_changed(rollout)
 
     def check_lost(self) -> Iterator[Violation]:
         if self.observed is None:
@@ -330,7 +338,7 @@ class _Rollouts:
         nameless = Counter(self.nameless)
         for rollout in self.by_id.values():
             is_there = rollout.rollout_id in self.observed
-            if is_there and not rollout.asked:
+            if is_there and not rollout.asked and not rollout.changed:
                 digest = rollout.reads[-1].facts["digest"]
                 if not nameless[digest]:
                     yield Violation("invented", rollout.rollout_id, "is in the store, and nobody enqueued it")
@@ -412,11 +420,29 @@ def _check_final(rollout: _Rollout) -> Iterator[Violation]:
             yield Violation("final", rollout.rollout_id, message)
 
 
+def _check_changed(rollout: _Rollout) -> Iterator[Violation]:
+    ended = min((seen.call.ended for seen in rollout.reads if _is_final(seen.facts)), default=NEVER)
+    for change in rollout.changed:
+        if change.outcome is Outcome.OK and change.begun > ended:
+            yield Violation("changed", rollout.rollout_id, f"was changed after it was seen ended ({change})")
+    inputs = [change for change in rollout.changed if "input" in change.arguments]
+    shown = [*rollout.reads, *(_Seen(seen.call, seen.facts["rollout"]) for seen in rollout.grants)]
+    for seen in shown if inputs else ():
+        before = [change for change in inputs if change.outcome is Outcome.OK and change.ended < seen.call.begun]
+        newest = max(before, key=lambda change: change.begun, default=None)
+        if newest is None:
+            continue
+        # Those that were under way together with the newest, or with the read, may have come after it.
+        later = {change.arguments["input"] for change in inputs if change.ended > newest.begun}
+        if seen.facts["digest"] not in later:
+            yield Violation("changed", rollout.rollout_id, f"is not what it was changed to ({seen.call})")
+
+
 def _check_kept(rollout: _Rollout) -> Iterator[Violation]:
     last = max(rollout.reads, key=lambda seen: seen.call.begun).facts
     for seen in rollout.asked:
         digest = seen.facts.get("digest")
-        if seen.call.outcome is Outcome.OK and digest and digest != last["digest"]:
+        if seen.call.outcome is Outcome.OK and digest and digest != last["digest"] and not rollout.changed:
             yield Violation("lost", rollout.rollout_id, f"has another input than was enqueued ({seen.call})")
     for write in rollout.writes:
         if write.method == "append_events" and write.outcome is Outcome.OK:
@@ -517,7 +543,7 @@ def _check_order(rollouts: _Rollouts) -> Iterator[Violation]:
 def _waits(rollouts: _Rollouts) -> Iterator[_Wait]:
     first_unknown = min((call.begun for call in rollouts.claims if call.outcome is Outcome.UNKNOWN), default=NEVER)
     for rollout in rollouts.by_id.values():
-        if len(rollout.asked) != 1 or rollout.asked[0].call.outcome is not Outcome.OK:
+        if len(rollout.asked) != 1 or rollout.asked[0].call.outcome is not Outcome.OK or rollout.changed:
             continue
         call, facts = rollout.asked[0].call, rollout.asked[0].facts
         firsts: list[float] = [seen.call.begun for seen in rollout.grants if seen.facts["sequence_id"] == 1]
@@ -589,21 +615,58 @@ def _check_feed(calls: Iterable[Call]) -> Iterator[Violation]:
 
 
 def _check_resources(calls: Iterable[Call]) -> Iterator[Violation]:
-    answered = [call for call in calls if call.method in ("put_resources", "get_latest_resources")]
-    answered = [call for call in answered if call.outcome is Outcome.OK and call.answer is not None]
-    versions = [call.answer for call in answered if call.method == "put_resources"]
+    seen = [(call, facts) for call in calls if call.outcome is Outcome.OK for facts in _resources_in(call)]
+    versions = [facts["version"] for call, facts in seen if call.method == "put_resources"]
     if len(set(versions)) < len(versions):
         yield Violation("resources", "versions", f"were given twice: {sorted(versions)}")
-    newest, ends = 0, sorted(answered, key=lambda call: call.ended)
-    upcoming = iter(ends)
+    contents: dict[int, tuple[str, str]] = {}
+    for call, facts in seen:
+        content = facts["id"], facts["digest"]
+        if facts["digest"] and contents.setdefault(facts["version"], content) != content:
+            yield Violation("resources", f"version {facts['version']}", f"is not what it was before ({call})")
+    # A version that was put is known in the whole store, one that was read in those of its id.
+    newest: dict[str, int] = defaultdict(int)
+    upcoming = iter(sorted(seen, key=lambda pair: pair[0].ended))
     done = next(upcoming, None)
-    for call in answered:
-        while done is not None and done.ended < call.begun:
-            newest = max(newest, done.answer)
+    for call, facts in seen:
+        while done is not None and done[0].ended < call.begun:
+            ids = (ANY, done[1]["id"]) if done[0].method == "put_resources" else (done[1]["id"],)
+            for id in ids:
+                newest[id] = max(newest[id], done[1]["version"])
             done = next(upcoming, None)
-        is_old = call.answer <= newest if call.method == "put_resources" else call.answer < newest
-        if is_old:
-            yield Violation("resources", f"version {call.answer}", f"came after version {newest} was known ({call})")
+        version = facts["version"]
+        if call.method == "get_resources":
+            continue
+        known = newest[ANY] if call.method == "put_resources" else newest[facts["id"]]
+        if version < known or (version == known and call.method == "put_resources"):
+            yield Violation("resources", f"version {version}", f"came after version {known} was known ({call})")
+
+
+def _check_versions(rollouts: _Rollouts, calls: Sequence[Call]) -> Iterator[Violation]:
+    put = [call for call in calls if call.method == "put_resources"]
+    is_known = all(call.outcome is not Outcome.UNKNOWN for call in put)
+    published = {facts["version"] for call in calls for facts in _resources_in(call) if call.outcome is Outcome.OK}
+    for rollout in rollouts.by_id.values():
+        versions: dict[str, int | None] = {}
+        for seen in (*rollout.grants, *rollout.attempts):
+            attempt_id, version = seen.facts["attempt_id"], seen.facts.get("resources_version")
+            if versions.setdefault(attempt_id, version) != version:
+                message = f"{attempt_id} has resources {versions[attempt_id]} and {version} ({seen.call})"
+                yield Violation("resources", rollout.rollout_id, message)
+            if is_known and version is not None and version not in published:
+                message = f"{attempt_id} has resources {version}, which nobody published ({seen.call})"
+                yield Violation("resources", rollout.rollout_id, message)
+
+
+ANY = ""
+"""Stands for the resources of all ids."""
+
+
+def _resources_in(call: Call) -> list[Mapping[str, Any]]:
+    """The resources that an answer shows."""
+    if call.method in ("put_resources", "get_latest_resources", "get_resources"):
+        return _listed(call.answer)
+    return []
 
 
 Epoch = tuple[str, int]

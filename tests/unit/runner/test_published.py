@@ -68,14 +68,14 @@ class Desk:
         await eventually(seen)
 
     @asynccontextmanager
-    async def lend(self, pin: int | None = None, name: str = "") -> AsyncIterator[Loan]:
+    async def lend(self, pin: int | PublishedPolicy | None = None, name: str = "") -> AsyncIterator[Loan]:
         loan = await self.policies.lend(self.own, self.reopening, pin=pin, seconds=600.0, name=name)
         try:
             yield loan
         finally:
             loan.give_back()
 
-    async def borrowed(self, pin: int | None = None, name: str = "") -> tuple[ChatPolicy, int]:
+    async def borrowed(self, pin: int | PublishedPolicy | None = None, name: str = "") -> tuple[ChatPolicy, int]:
         """The policy and its version, of a call that has ended."""
         async with asyncio.timeout(10), self.lend(pin, name) as loan:
             return loan.policy, loan.version
@@ -221,6 +221,22 @@ async def test_a_pinned_loan_keeps_to_its_version_when_newer_ones_come():
         assert isinstance(pinned, Named)
         assert (version, pinned.spec.model) == (1, "second")
         assert (await here.borrowed())[1] == 2
+
+
+async def test_a_loan_that_is_pinned_to_a_publication_needs_not_have_seen_it():
+    """As that of a rollout which is pinned to old resources."""
+    async with no_leaks(), desk() as here:
+        here.publications.need()
+        await here.publish(1, model="second")
+        await here.sees(1)
+        await here.publish(5, model="sixth")
+        await here.sees(5)
+        pinned, version = await here.borrowed(pin=PublishedPolicy(version=3, model="fourth"))
+        assert isinstance(pinned, Named)
+        assert (version, pinned.spec.model) == (3, "fourth")
+        pinned, version = await here.borrowed(pin=PublishedPolicy(version=1))
+        assert isinstance(pinned, Named)
+        assert (version, pinned.spec.model) == (1, "second"), "what it leaves out is as it was then"
 
 
 async def test_a_pin_waits_for_a_version_to_come():

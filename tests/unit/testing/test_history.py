@@ -52,8 +52,16 @@ class History:
     def enqueue(self, rollout_id: str, *, priority: int = 0, **more: Any) -> None:
         self.call("enqueue_rollout", seen(rollout_id), rollout_id=rollout_id, input="d", priority=priority, **more)
 
-    def claim(self, rollout_id: str, number: int = 1, worker_id: str = "w", priority: int = 0, **more: Any) -> None:
-        attempt = attempt_of(rollout_id, number, worker_id)
+    def claim(
+        self,
+        rollout_id: str,
+        number: int = 1,
+        worker_id: str = "w",
+        priority: int = 0,
+        resources_version: int | None = None,
+        **more: Any,
+    ) -> None:
+        attempt = attempt_of(rollout_id, number, worker_id) | {"resources_version": resources_version}
         granted = seen(rollout_id, "preparing", number, priority=priority) | {"attempt": attempt}
         self.call("dequeue_rollout", granted, worker_id=worker_id, **more)
 
@@ -80,6 +88,10 @@ def attempt_of(rollout_id: str, number: int, worker_id: str = "w") -> dict[str, 
         "status": "preparing",
         "reward": None,
     }
+
+
+def resources(version: int, resources_id: str = "default") -> dict[str, Any]:
+    return {"version": version, "id": resources_id, "digest": f"digest of {version}"}
 
 
 def feed(*ids: str, cursor: int) -> dict[str, Any]:
@@ -185,13 +197,61 @@ def feed_skips(history: History) -> None:
 
 
 def resources_go_back(history: History) -> None:
-    history.call("put_resources", 2)
-    history.call("get_latest_resources", 1)
+    history.call("put_resources", resources(2))
+    history.call("get_latest_resources", resources(1))
+
+
+def resources_of_another_id_go_back(history: History) -> None:
+    history.call("put_resources", resources(1))
+    history.call("put_resources", resources(2, "judge"))
+    history.call("get_latest_resources", resources(1))
+    history.call("get_latest_resources", resources(2, "judge"))
+
+
+def resources_change(history: History) -> None:
+    history.call("put_resources", resources(1))
+    history.call("get_resources", resources(1) | {"digest": "another"})
+
+
+def claimed_with_what_nobody_published(history: History) -> None:
+    history.call("put_resources", resources(1))
+    history.claim("r", resources_version=2)
+
+
+def claimed_with_two_versions(history: History) -> None:
+    history.call("put_resources", resources(1))
+    history.call("put_resources", resources(2))
+    history.claim("r", resources_version=1)
+    attempts = {"items": [attempt_of("r", 1) | {"resources_version": 2}], "total": 1}
+    history.call("query_attempts", attempts, rollout_id="r")
+
+
+def changed(history: History) -> None:
+    history.enqueue("r", at=(0, 1))
+    history.call("update_rollout", seen("r", digest="e"), at=(2, 3), rollout_id="r", input="e")
+    history.call("update_rollout", seen("r", digest="f"), at=(4, 9), rollout_id="r", input="f")
+    history.call("update_rollout", seen("r", digest="g"), at=(5, 8), rollout_id="r", input="g")
+    history.call("update_rollout", outcome=Outcome.UNKNOWN, at=(10, 11), rollout_id="r", input="h")
+    history.read(seen("r", digest="f"), at=(12, 13))
+    history.read(seen("r", digest="h"), at=(14, 15))
+
+
+def change_is_lost(history: History) -> None:
+    history.enqueue("r")
+    history.call("update_rollout", seen("r", digest="e"), rollout_id="r", input="e")
+    history.claim("r")
+
+
+def changed_after_its_end(history: History) -> None:
+    history.enqueue("r")
+    history.claim("r")
+    history.read(seen("r", "failed", 1))
+    history.call("update_rollout", seen("r", "failed", 1), rollout_id="r", priority=1)
 
 
 def two_of_one_version(history: History) -> None:
-    history.call("put_resources", 2, at=(1, 9))
-    history.call("put_resources", 2, at=(2, 8))
+    history.call("put_resources", resources(2), at=(1, 9))
+    history.call("put_resources", resources(2), at=(2, 8))
 
 
 def late_ledger(history: History) -> None:
@@ -302,6 +362,13 @@ def two_pools_of_one_epoch(history: History) -> None:
         (younger_first, {"order"}),
         (feed_skips, {"feed"}),
         (resources_go_back, {"resources"}),
+        (resources_of_another_id_go_back, set()),
+        (resources_change, {"resources"}),
+        (claimed_with_what_nobody_published, {"resources"}),
+        (claimed_with_two_versions, {"resources"}),
+        (changed, set()),
+        (change_is_lost, {"changed"}),
+        (changed_after_its_end, {"changed"}),
         (two_of_one_version, {"resources"}),
         (late_ledger, {"ledger"}),
         (late_pool, {"pool"}),
@@ -363,6 +430,8 @@ async def live(store: Store, clock: FakeClock) -> None:
     await store.append_events(silent.rollout_id, silent.attempt.attempt_id, [log(), log()])
     await clock.advance(6)
     await store.put_resources({"model": "m"})
+    for rollout in (await store.query_rollouts(status_in=["queuing", "requeuing"])).items[:2]:
+        await store.update_rollout(rollout.rollout_id, input={"changed": rollout.input}, tag="changed")
     while (claimed := await store.dequeue_rollout(worker_id="w")) is not None:
         await store.heartbeat("w", [claimed.attempt.attempt_id])
         ids = claimed.rollout_id, claimed.attempt.attempt_id

@@ -15,7 +15,7 @@ class Row:
     """A rollout with its attempts.
 
     `queues` names those it waits in, while it waits; `expires_at` is set while it is live, `finish_seq` once it has
-    ended.
+    ended. `metadata` is noted on the current attempt.
     """
 
     seq: int
@@ -35,6 +35,8 @@ class Row:
     finish_seq: int | None = None
     reward: float | None = None
     failure: bytes | None = None
+    resources_version: int | None = None
+    metadata: bytes | None = None
     ended_attempts: tuple[Attempt, ...] = ()
 
     def move_times(self, seconds: float) -> None:
@@ -50,7 +52,7 @@ class Row:
         return (
             *(new.rollout_id, new.input, request.mode, request.tag, request.seed, request.group_id, request.priority),
             *(new.config, new.metadata, self.enqueued_at, self.n_failures, self.status, self.ended_at, self.reward),
-            *(self.failure, self.n_attempts, self.attempt_id, self.worker_id),
+            *(self.failure, self.n_attempts, self.attempt_id, self.worker_id, self.resources_version),
         )
 
     @property
@@ -59,7 +61,16 @@ class Row:
         new, request = self.new, self.new.request
         columns: tuple[Any, ...] = (
             *(self.seq, new.rollout_id, self.status, request.mode, request.tag, new.config, self.n_attempts),
-            *(self.n_failures, self.attempt_id, self.worker_id, self.started_at, self.heartbeat_at, self.expires_at),
+            *(
+                self.n_failures,
+                self.attempt_id,
+                self.worker_id,
+                self.started_at,
+                self.heartbeat_at,
+                self.expires_at,
+                self.resources_version,
+                self.metadata,
+            ),
         )
         return Current(*columns)
 

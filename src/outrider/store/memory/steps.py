@@ -16,6 +16,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, TypeVar
 
+from msgspec.structs import astuple
+
 from outrider.core.attempt import Attempt, LostLease
 from outrider.core.clock import Clock, utc
 from outrider.core.errors import LeaseLost, RolloutConflict, UnknownId
@@ -31,7 +33,7 @@ from outrider.store.counts import Counts
 from outrider.store.jumps import JUMP_SECONDS, HostClock, tell
 from outrider.store.memory.lane import Lane
 from outrider.store.memory.row import Row
-from outrider.store.protocol import Resources, Statistics
+from outrider.store.protocol import DEFAULT_RESOURCES, Resources, Statistics
 from outrider.store.rows import (
     ATTEMPT_STATUS,
     ROLLOUT_STATUS,
@@ -41,13 +43,17 @@ from outrider.store.rows import (
     landing,
 )
 from outrider.store.steps import (
+    ISOLATED,
+    Change,
     Claim,
     EventQuery,
     Lease,
     NewRollout,
     Report,
+    ResourcesQuery,
     Revocation,
     RolloutQuery,
+    WorkerNote,
     config_of,
     failure_record,
     lane_of,
@@ -74,7 +80,9 @@ class MemorySteps:
         self._events: defaultdict[str, dict[int, tuple[Any, ...]]] = defaultdict(dict)
         self._feed: list[Row] = []
         self._workers: dict[str, tuple[str, float, float]] = {}
-        self._resources: list[tuple[int, bytes, float]] = []
+        self._notes: defaultdict[str, WorkerNote] = defaultdict(lambda: WorkerNote(worker_id=""))
+        self._resources: list[tuple[int, str, bytes, float]] = []
+        self._latest: dict[str, int] = {}
         self.topics: set[Topic] = set()
 
     def enqueue(self, new: Sequence[NewRollout]) -> tuple[Rollout, ...]:
@@ -126,6 +134,8 @@ class MemorySteps:
             self._see_worker(worker_id)
         if report.events:
             self._insert_events(row, report)
+        if report.metadata is not None:
+            row.metadata = report.metadata
         if report.signal is None or report.signal is Signal.RUN:
             row.worker_id = worker_id
             if report.signal is not None:
@@ -133,6 +143,23 @@ class MemorySteps:
             return rows.live_attempt(row.current)
         self._end(row, report.signal, Outcome(worker_id, report.reward, report.failure), self._clock.time())
         return row.ended_attempts[-1]
+
+    def change(self, change: Change) -> Rollout:
+        """Change a rollout that waits, in its place. What a queue knew of it before is dropped when it comes up."""
+        row = self._row(change.rollout_id)
+        new, rollout = rows.changed_of(row.columns, change)
+        before, priority = row.queues, row.new.request.priority
+        self._count(row, row.status, -1)
+        row.new = new
+        self._count(row, row.status, 1)
+        row.queues = _queues_of(row, isolated=before[0].startswith(ISOLATED))
+        for name in row.queues:
+            if name not in before or priority != new.request.priority:
+                self._queues[name].add_again(new.request.priority, row.seq)
+        for name in before:
+            self._head_of(name)
+        self.topics.add(Topic.QUEUE)
+        return rollout
 
     def append(self, report: Report) -> int:
         row = self._row(report.rollout_id)
@@ -231,17 +258,41 @@ class MemorySteps:
         now = self._clock.time()
         held = defaultdict(list)
         for row in self._live.values():
-            held[row.worker_id].append(row.current.attempt_id)
+            current = row.current
+            held[row.worker_id].append((current.attempt_id, current.rollout_id, current.started_at))
         known = sorted(self._workers.values(), key=itemgetter(1, 0))
-        return tuple(rows.worker_of(worker, held[worker[0]], now) for worker in known)
+        return tuple(
+            rows.worker_of((*worker, *astuple(self._notes[worker[0]])[1:]), held[worker[0]], now) for worker in known
+        )
 
-    def put_resources(self, data: bytes) -> Resources:
+    def note_workers(self, notes: Sequence[WorkerNote]) -> None:
+        for note in notes:
+            self._workers.setdefault(note.worker_id, (note.worker_id, self._clock.time(), self._clock.time()))
+            before = self._notes[note.worker_id]
+            self._notes[note.worker_id] = WorkerNote(
+                worker_id=note.worker_id,
+                n_succeeded=before.n_succeeded + note.n_succeeded,
+                n_failed=before.n_failed + note.n_failed,
+                ended_at=max(filter(None, (before.ended_at, note.ended_at)), default=None),
+                stats=before.stats if note.stats is None else note.stats,
+            )
+
+    def put_resources(self, resources_id: str, data: bytes) -> Resources:
         self.topics.add(Topic.PUBLISHED)
-        self._resources.append((len(self._resources) + 1, data, self._clock.time()))
+        version = self._latest[resources_id] = len(self._resources) + 1
+        self._resources.append((version, resources_id, data, self._clock.time()))
         return rows.resources_of(self._resources[-1])
 
-    def latest_resources(self) -> Resources | None:
-        return rows.resources_of(self._resources[-1]) if self._resources else None
+    def latest_resources(self, resources_id: str) -> Resources | None:
+        version = self._latest.get(resources_id)
+        return None if version is None else rows.resources_of(self._resources[version - 1])
+
+    def resources(self, query: ResourcesQuery) -> Page[Resources]:
+        found = [
+            row for row in self._resources if query.resources_id in (None, row[1]) and query.version in (None, row[0])
+        ]
+        items = tuple(map(rows.resources_of, _window(found[::-1] if query.descending else found, query)))
+        return Page(items=items, total=len(found), limit=query.limit, offset=query.offset)
 
     def statistics(self) -> Statistics:
         counts = Counts(self._numbers.get(None, {}))
@@ -282,11 +333,14 @@ class MemorySteps:
         return next(self._rows[place].enqueued_at for place in places if self._rows[place].queues)
 
     def _set_status(self, row: Row, status: RolloutStatus) -> None:
+        self._count(row, row.status, -1)
+        self._count(row, status, 1)
+        row.status = status
+
+    def _count(self, row: Row, status: RolloutStatus, n: int) -> None:
         request = row.new.request
         for tag in (None,) if request.tag is None else (None, request.tag):
-            self._numbers[tag][request.mode, row.status] -= 1
-            self._numbers[tag][request.mode, status] += 1
-        row.status = status
+            self._numbers[tag][request.mode, status] += n
 
     def _row(self, rollout_id: str) -> Row:
         row = self._by_id.get(rollout_id)
@@ -316,11 +370,13 @@ class MemorySteps:
         """The head of a queue, which is a rollout that waits in it; None of one that is empty, which is then gone."""
         if (queue := self._queues.get(name)) is None:
             return None
-        while (head := queue.head) is not None and name not in self._rows[head[1]].queues:
-            queue.pop()
-        if head is None:
-            del self._queues[name]
-        return head
+        while (head := queue.head) is not None:
+            row = self._rows[head[1]]
+            if name in row.queues and row.new.request.priority == -head[0]:
+                return head
+            queue.pop()  # it was taken, or changed
+        del self._queues[name]
+        return None
 
     def _next_expiry(self) -> float | None:
         """When the next lease is due; its entry is on top of the heap then."""
@@ -354,7 +410,8 @@ class MemorySteps:
         row.attempt_id = f"at-{row.seq:x}-{row.n_attempts}-{os.urandom(4).hex()}"
         row.worker_id, row.request_id = claim.worker_id, claim.request_id
         row.started_at = row.heartbeat_at = now
-        row.failure = None
+        row.failure = row.metadata = None
+        row.resources_version = row.new.request.config.resources_version or self._latest.get(DEFAULT_RESOURCES)
         self._lease_until(row, Lease(config_of(row.new.config), now).renewed(now))
         self._live[row.seq] = row
         if claim.request_id is not None:
@@ -451,5 +508,5 @@ def _queues_of(row: Row, *, isolated: bool) -> tuple[str, ...]:
     return tuple({lane_of(request.mode, tag, isolated=isolated): None for tag in (None, request.tag)})
 
 
-def _window(items: Sequence[R], query: EventQuery) -> Sequence[R]:
+def _window(items: Sequence[R], query: EventQuery | ResourcesQuery) -> Sequence[R]:
     return items[query.offset : None if query.limit < 0 else query.offset + query.limit]

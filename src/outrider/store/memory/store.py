@@ -18,7 +18,17 @@ from outrider.store.ledger_steps import GroupQuery, LedgerStep
 from outrider.store.machine_steps import MachineQuery, MachineStep, MoveQuery
 from outrider.store.memory.machines import MemoryMachines
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.steps import Claim, EventQuery, NewRollout, Report, Revocation, RolloutQuery
+from outrider.store.steps import (
+    Change,
+    Claim,
+    EventQuery,
+    NewRollout,
+    Report,
+    ResourcesQuery,
+    Revocation,
+    RolloutQuery,
+    WorkerNote,
+)
 from outrider.store.url import StoreUrl
 from outrider.store.usable import Usable
 
@@ -30,10 +40,11 @@ class MemoryStore(LeasedStore):
 
     def __init__(self, url: StoreUrl, clock: Clock) -> None:
         super().__init__(url, clock, Bell(clock))
-        self._usable = Usable()
+        self._usable: Usable
         self._steps = MemoryMachines(clock)
 
-    async def _connect(self) -> None: ...
+    async def _connect(self) -> None:
+        self._usable = Usable()
 
     async def _disconnect(self) -> None:
         self._usable.closed = True
@@ -96,11 +107,20 @@ class MemoryStore(LeasedStore):
     async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]:
         return self._do(lambda steps: steps.events(query))
 
-    async def _put_resources(self, data: bytes) -> Resources:
-        return self._do(lambda steps: steps.put_resources(data))
+    async def _put_resources(self, resources_id: str, data: bytes) -> Resources:
+        return self._do(lambda steps: steps.put_resources(resources_id, data))
 
-    async def _latest_resources(self) -> Resources | None:
-        return self._do(MemoryMachines.latest_resources)
+    async def _latest_resources(self, resources_id: str) -> Resources | None:
+        return self._do(lambda steps: steps.latest_resources(resources_id))
+
+    async def _query_resources(self, query: ResourcesQuery) -> Page[Resources]:
+        return self._do(lambda steps: steps.resources(query))
+
+    async def _change(self, change: Change) -> Rollout:
+        return self._do(lambda steps: steps.change(change))
+
+    async def _note_workers(self, notes: tuple[WorkerNote, ...]) -> None:
+        self._do(lambda steps: steps.note_workers(notes))
 
     async def _statistics(self) -> Statistics:
         return self._do(MemoryMachines.statistics)

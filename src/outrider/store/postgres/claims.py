@@ -58,10 +58,10 @@ def claimed_of(row: asyncpg.Record) -> tuple[Current, AttemptedRollout]:
 
 def _current_of(row: asyncpg.Record) -> Current:
     values = tuple(row)
-    seq, status, n_attempts, attempt_id, worker_id, started_at, heartbeat_at, expires_at, _ = values[11:]
+    seq, status, n_attempts, attempt_id, worker_id, started_at, heartbeat_at, expires_at, *noted, _ = values[11:]
     return Current(
         *(seq, values[0], status, values[2], values[3], values[7], n_attempts, values[10]),
-        *(attempt_id, worker_id, started_at, heartbeat_at, expires_at),
+        *(attempt_id, worker_id, started_at, heartbeat_at, expires_at, *noted),
     )
 
 

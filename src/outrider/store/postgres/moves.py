@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.core.account import Account
 from outrider.core.attempt import Attempt, Failure
@@ -64,15 +65,16 @@ class Ending(Struct, frozen=True):
 
 
 class Ended(Struct, frozen=True):
-    """What the row said when it was ended: who held it, when it was last heard of, and how many events it had."""
+    """What the row said when it was ended: who held it, when it was last heard of, its events, and what was noted."""
 
     worker_id: str
     heartbeat_at: float
     n_events: int
+    metadata: bytes | None
 
     def attempt(self, ending: Ending, now: float) -> Attempt:
         """The attempt as it was written; there is one only if the rollout was live."""
-        current = ending.current
+        current = replace(ending.current, metadata=self.metadata)
         outcome = Outcome(self.worker_id, ending.reward, ending.failure)
         status = rows.ATTEMPT_STATUS[ending.to.attempt_status]
         return rows.ended_attempt(current, status, outcome, now, heartbeat_at=self.heartbeat_at)
@@ -106,7 +108,7 @@ async def end(
             if any(ending.account is not None for ending in several):
                 statement += "_with_accounts"
                 values += (*_sparse([ending.account_columns for ending in several]),)
-            ended |= {row[0]: Ended(row[1], row[2], row[3]) for row in await link.fetch(SQL[statement], *values)}
+            ended |= {row[0]: Ended(*row[1:5]) for row in await link.fetch(SQL[statement], *values)}
     return ended
 
 

@@ -10,7 +10,7 @@ ROLLOUT = rows.ROLLOUT.replace(" i.", " r.")
 
 CLAIMED = (
     f"{rows.GIVEN.replace(' i.', ' r.')}, r.seq, r.status, r.n_attempts, r.attempt_id, r.worker_id, r.started_at, "
-    "r.heartbeat_at, r.expires_at, r.request_place"
+    "r.heartbeat_at, r.expires_at, r.resources_version, r.attempt_metadata, r.request_place"
 )
 """A rollout with what its live attempt adds; see `claims.claimed_of`."""
 
@@ -23,6 +23,8 @@ def _composed() -> Mapping[str, str]:
         attempt=rows.ATTEMPT,
         last_attempt=rows.LAST_ATTEMPT,
         current=rows.CURRENT,
+        worker=rows.WORKER,
+        resources=rows.RESOURCES,
         claimed=CLAIMED,
         ledger=ledger_rows.LEDGER,
         group=ledger_rows.GROUP,
@@ -42,6 +44,7 @@ def _composed() -> Mapping[str, str]:
         "note_arrivals",
         "candidates",
         "attempt_id",
+        "version_of_claim",
         "places_in_feed",
         "end_numbered",
         "moved_to_queue",

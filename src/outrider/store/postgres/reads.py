@@ -18,7 +18,7 @@ from outrider.store.postgres.driver import Link
 from outrider.store.postgres.queries import ROLLOUT, SQL
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.rows import Current
-from outrider.store.steps import EventQuery, RolloutQuery
+from outrider.store.steps import EventQuery, ResourcesQuery, RolloutQuery
 
 DIALECT = Dialect(
     mark="$", waits="r.lane <> ''", is_live="r.expires_at > 0", has_ended="r.ended_at IS NOT NULL", unlimited=None
@@ -140,14 +140,22 @@ async def events(link: Link, query: EventQuery) -> Page[RecordedEvent]:
 
 async def workers(link: Link, now: float) -> tuple[Worker, ...]:
     held = defaultdict(list)
-    for worker_id, attempt_id in await link.fetch(SQL["leases"]):
-        held[worker_id].append(attempt_id)
+    for worker_id, *lease in await link.fetch(SQL["leases"]):
+        held[worker_id].append(tuple(lease))
     return tuple(rows.worker_of(tuple(row), held[row[0]], now) for row in await link.fetch(SQL["workers"]))
 
 
-async def latest_resources(link: Link) -> Resources | None:
-    row = await link.fetchrow(SQL["latest_resources"])
+async def latest_resources(link: Link, resources_id: str) -> Resources | None:
+    row = await link.fetchrow(SQL["latest_resources"], resources_id)
     return None if row is None else rows.resources_of(tuple(row))
+
+
+async def resources(link: Link, query: ResourcesQuery) -> Page[Resources]:
+    wanted = (query.resources_id, query.version)
+    found = await link.fetch(SQL["resources"], *wanted, query.descending, _limit(query.limit), query.offset)
+    total = await link.fetchval(SQL["n_resources"], *wanted)
+    items = tuple(rows.resources_of(tuple(row)) for row in found)
+    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
 
 
 async def statistics(link: Link, now: float) -> Statistics:

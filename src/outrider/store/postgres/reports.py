@@ -4,7 +4,7 @@ Invariants:
 - A report is worked out on the rollout as it was read or claimed, and written only if that is still so; else the
   rollout is read again. So no row is locked while this process thinks.
 - A report that is refused leaves nothing behind and harms no other in its batch.
-- Events come with their report or not at all: a batch that has any is one transaction.
+- Events and metadata come with their report or not at all: a batch that has any is one transaction.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,7 +55,7 @@ class Reports:
     async def carry_out(self, reports: Sequence[Report]) -> list[Reported | OutriderError]:
         """What came of each report; no two of them are of the same rollout."""
         topics: set[Topic] = set()
-        if any(report.events for report in reports):
+        if any(report.events or report.metadata is not None for report in reports):
             outcomes = await self._links.transact(lambda link: self._step(link, reports, topics))
         else:
             outcomes = await self._links.run(lambda link, _: self._step(link, reports, topics))
@@ -79,6 +79,7 @@ class Reports:
                 else:
                     (live if _keeps_lease(report) else ending).append((current, report))
             outcomes |= await self._refuse(link, lost) if lost else {}
+            await _set_metadata(link, chain(live, ending))
             outcomes |= await self._set_live(link, live) if live else {}
             outcomes |= await self._set_ended(link, ending, topics) if ending else {}
             await self._workers.see(link, _new_holders(chain(live, ending), outcomes))
@@ -115,10 +116,15 @@ class Reports:
         outcomes: Outcomes = {}
         events = []
         for row in await link.fetch(SQL["set_live"], *map(list, zip(*columns, strict=True))):
-            seq, status, worker_id, heartbeat_at, expires_at, first, n_events = row
+            seq, status, worker_id, heartbeat_at, expires_at, first, n_events, metadata = row
             current, report = by_seq[seq]
             current = replace(
-                current, status=status, worker_id=worker_id, heartbeat_at=heartbeat_at, expires_at=expires_at
+                current,
+                status=status,
+                worker_id=worker_id,
+                heartbeat_at=heartbeat_at,
+                expires_at=expires_at,
+                metadata=metadata,
             )
             events.append(rows.event_rows(current, first, report.events))
             outcomes[current.rollout_id] = rows.live_attempt(current), n_events
@@ -183,6 +189,15 @@ def _ending(current: Current, report: Report) -> Ending:
     assert report.signal is not None
     to = landed(current, report.signal)
     return Ending(current, to, report.worker_id, report.reward, report.failure, report.account)
+
+
+async def _set_metadata(link: Link, pairs: Iterable[tuple[Current, Report]]) -> None:
+    """Before the reports themselves, which take the lease away or say what is noted."""
+    noted = [
+        (current.seq, current.n_attempts, report.metadata) for current, report in pairs if report.metadata is not None
+    ]
+    if noted:
+        await link.execute(SQL["set_metadata"], *map(list, zip(*noted, strict=True)))
 
 
 async def _insert_events(link: Link, events: Iterable[tuple[Any, ...]]) -> None:

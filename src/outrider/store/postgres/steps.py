@@ -1,4 +1,4 @@
-"""The other atomic steps of the PostgreSQL engine: enqueue, start, cancel, revoke, expire, publish."""
+"""The other atomic steps of the PostgreSQL engine: enqueue, start, change, cancel, revoke, expire, publish."""
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from secrets import token_hex
@@ -21,7 +21,7 @@ from outrider.store.postgres.queries import SQL
 from outrider.store.postgres.workers import Workers
 from outrider.store.protocol import Resources
 from outrider.store.rows import Current
-from outrider.store.steps import Lease, NewRollout, Revocation, lease_of
+from outrider.store.steps import ISOLATED, Change, Lease, NewRollout, Revocation, lane_of, lease_of
 
 EXPIRED_AT_ONCE = 500
 TALLIED_AT = 2_000
@@ -33,6 +33,9 @@ ENQUEUED_AT_ONCE = 2_000
 
 BYTES_AT_ONCE = 32 << 20
 """Payload in one statement about at most, since the server takes no message of a gigabyte."""
+
+LANE = 8
+"""Where the lane stands among the parameters of `insert_rollouts` and `change`."""
 
 
 class PostgresSteps:
@@ -174,12 +177,32 @@ class PostgresSteps:
             while not await self._links.transact(step):
                 pass
 
-    async def put_resources(self, data: bytes) -> Resources:
+    async def change(self, change: Change) -> Rollout:
+        """Change a rollout that waits."""
+
+        async def step(link: Link) -> Rollout:
+            row = await link.fetchrow(SQL["lock_waiting"], change.rollout_id)
+            if row is None:
+                raise UnknownId("rollout", change.rollout_id)
+            *columns, lane = row
+            new, rollout = rows.changed_of(columns, change)
+            values = [column[0] for column in _columns([new])]
+            values[LANE] = lane_of(new.request.mode, new.request.tag, isolated=lane.startswith(ISOLATED))
+            await link.execute(SQL["change"], *values)
+            # Also of one that keeps its lane: a claim has passed it over while it was locked.
+            await link.execute(SQL["notify"], self._bell.channel, self._bell.message([Topic.QUEUE]))
+            return rollout
+
+        rollout = await self._links.transact(step)
+        self._bell.ring_here(Topic.QUEUE)
+        return rollout
+
+    async def put_resources(self, resources_id: str, data: bytes) -> Resources:
         """Publish the next version."""
 
         async def step(link: Link) -> Resources:
             await link.execute(SQL["lock_resources"])
-            row = await link.fetchrow(SQL["insert_resources"], data, self._clock.now())
+            row = await link.fetchrow(SQL["insert_resources"], resources_id, data, self._clock.now())
             assert row is not None
             await link.execute(SQL["notify"], self._bell.channel, self._bell.message([Topic.PUBLISHED]))
             return rows.resources_of(tuple(row))
@@ -231,6 +254,7 @@ def _columns(new: Sequence[NewRollout]) -> list[list[Any]]:
             one.lane,
             one.input,
             one.metadata,
+            one.request.config.resources_version,
         )
         for one in new
     ]

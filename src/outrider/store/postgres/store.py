@@ -39,7 +39,17 @@ from outrider.store.postgres.schema import migrate
 from outrider.store.postgres.steps import ENQUEUED_AT_ONCE, PostgresSteps
 from outrider.store.postgres.workers import Heartbeat, Workers
 from outrider.store.protocol import Resources, Statistics
-from outrider.store.steps import Claim, EventQuery, NewRollout, Report, Revocation, RolloutQuery
+from outrider.store.steps import (
+    Change,
+    Claim,
+    EventQuery,
+    NewRollout,
+    Report,
+    ResourcesQuery,
+    Revocation,
+    RolloutQuery,
+    WorkerNote,
+)
 from outrider.store.url import StoreUrl
 
 A = TypeVar("A")
@@ -138,8 +148,14 @@ class PostgresStore(LeasedStore):
     async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]:
         return await self._steps.cancel(rollout_ids)
 
-    async def _put_resources(self, data: bytes) -> Resources:
-        return await self._steps.put_resources(data)
+    async def _put_resources(self, resources_id: str, data: bytes) -> Resources:
+        return await self._steps.put_resources(resources_id, data)
+
+    async def _change(self, change: Change) -> Rollout:
+        return await self._steps.change(change)
+
+    async def _note_workers(self, notes: tuple[WorkerNote, ...]) -> None:
+        await self._workers.note(notes)
 
     async def _expire(self) -> float | None:
         """When the next lease is due, after none is due now."""
@@ -182,8 +198,11 @@ class PostgresStore(LeasedStore):
     async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]:
         return await self._read_links.read(lambda link: reads.events(link, query))
 
-    async def _latest_resources(self) -> Resources | None:
-        return await self._read_links.run(lambda link, _: reads.latest_resources(link))
+    async def _latest_resources(self, resources_id: str) -> Resources | None:
+        return await self._read_links.run(lambda link, _: reads.latest_resources(link, resources_id))
+
+    async def _query_resources(self, query: ResourcesQuery) -> Page[Resources]:
+        return await self._read_links.read(lambda link: reads.resources(link, query))
 
     async def _statistics(self) -> Statistics:
         now = self._database_clock.now()

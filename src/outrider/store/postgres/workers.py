@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from msgspec.structs import astuple
+
 from outrider.core.attempt import LostLease
 from outrider.store import rows
 from outrider.store.postgres.clock import DatabaseClock
@@ -11,7 +13,7 @@ from outrider.store.postgres.driver import Link
 from outrider.store.postgres.links import Links
 from outrider.store.postgres.queries import SQL
 from outrider.store.rows import WORKER_SEEN_EVERY, Current
-from outrider.store.steps import lease_seconds
+from outrider.store.steps import WorkerNote, lease_seconds
 
 Heartbeat: TypeAlias = tuple[str, frozenset[str]]
 """A worker, and the attempts it believes to hold."""
@@ -36,6 +38,12 @@ class Workers:
             if len(self._seen) > REMEMBERED:
                 self._seen.clear()
             self._seen.update(dict.fromkeys(due, now))
+
+    async def note(self, notes: Sequence[WorkerNote]) -> None:
+        """Count what workers have done."""
+        table = [astuple(note) for note in notes]
+        values = (*map(list, zip(*table, strict=True)), self._clock.now())
+        await self._links.transact(lambda link: link.execute(SQL["note_workers"], *values))
 
     async def renew(self, heartbeats: Sequence[Heartbeat]) -> list[tuple[LostLease, ...]]:
         """Renew leases; of each heartbeat, those that are lost."""

@@ -10,6 +10,7 @@ from outrider.store.steps import Report, account_record
 class Moves:
     """Rows to write at the end of a step, by the statement that writes them."""
 
+    noted: list[tuple[Any, ...]] = field(default_factory=list)
     live: list[tuple[Any, ...]] = field(default_factory=list)
     followed: list[tuple[Any, ...]] = field(default_factory=list)
     requeued: list[tuple[Any, ...]] = field(default_factory=list)

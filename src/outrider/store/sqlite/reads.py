@@ -22,7 +22,7 @@ from outrider.store.protocol import Resources, Statistics
 from outrider.store.rows import Current
 from outrider.store.sql import queries
 from outrider.store.sqlite.thread import carry_out_each
-from outrider.store.steps import EventQuery, RolloutQuery
+from outrider.store.steps import EventQuery, ResourcesQuery, RolloutQuery
 
 SQL = queries(
     "sqlite",
@@ -31,6 +31,8 @@ SQL = queries(
     attempt=rows.ATTEMPT,
     last_attempt=rows.LAST_ATTEMPT,
     current=rows.CURRENT,
+    worker=rows.WORKER,
+    resources=rows.RESOURCES,
     ledger=ledger_rows.LEDGER,
     group=ledger_rows.GROUP,
     account=ledger_rows.ACCOUNT,
@@ -194,13 +196,13 @@ def currents(db: sqlite3.Connection, rollout_ids: Collection[str]) -> dict[str, 
 
 def workers(db: sqlite3.Connection, now: float) -> tuple[Worker, ...]:
     held = defaultdict(list)
-    for worker_id, attempt_id in db.execute(SQL["leases"]):
-        held[worker_id].append(attempt_id)
+    for worker_id, *lease in db.execute(SQL["leases"]):
+        held[worker_id].append(tuple(lease))
     return tuple(rows.worker_of(row, held[row[0]], now) for row in db.execute(SQL["workers"]))
 
 
-def latest_resources(db: sqlite3.Connection) -> Resources | None:
-    row = db.execute(SQL["latest_resources"]).fetchone()
+def latest_resources(db: sqlite3.Connection, resources_id: str) -> Resources | None:
+    row = db.execute(SQL["latest_resources"], (resources_id,)).fetchone()
     return None if row is None else rows.resources_of(row)
 
 
@@ -208,6 +210,24 @@ def is_tallied(db: sqlite3.Connection) -> bool:
     """Whether the tallies are up to date, but for a few."""
     seq, finish_seq, last_seq, last_finish_seq = db.execute(SQL["untallied"]).fetchone()
     return bool(last_seq - seq < TALLIED_AT and last_finish_seq - finish_seq < TALLIED_AT)
+
+
+def latest_version(db: sqlite3.Connection, resources_id: str) -> int:
+    return int(db.execute(SQL["latest_version"], (resources_id,)).fetchone()[0])
+
+
+def resources(db: sqlite3.Connection, query: ResourcesQuery) -> Page[Resources]:
+    wanted = {"resources_id": query.resources_id, "version": query.version}
+    terms = ["TRUE", *(f"{column} = ?" for column, value in wanted.items() if value is not None)]
+    values = [value for value in wanted.values() if value is not None]
+    where = " AND ".join(terms)
+    found = db.execute(
+        f"SELECT {rows.RESOURCES} FROM resources WHERE {where} "
+        f"ORDER BY version {'DESC' if query.descending else 'ASC'} LIMIT ? OFFSET ?",
+        (*values, query.limit, query.offset),
+    ).fetchall()
+    (total,) = db.execute(f"SELECT count(*) FROM resources WHERE {where}", values).fetchone()
+    return Page(items=tuple(map(rows.resources_of, found)), total=total, limit=query.limit, offset=query.offset)
 
 
 def statistics(db: sqlite3.Connection, now: float) -> Statistics:

@@ -27,14 +27,26 @@ from outrider.store import rows
 from outrider.store.bell import Topic
 from outrider.store.held import Held
 from outrider.store.jumps import JUMP_SECONDS, HostClock, host_identity, tell
-from outrider.store.protocol import Resources
+from outrider.store.protocol import DEFAULT_RESOURCES, Resources
 from outrider.store.rows import WORKER_SEEN_EVERY, WORKER_SILENT_SECONDS, Current, Outcome
 from outrider.store.sqlite import reads
 from outrider.store.sqlite.moves import Moves
 from outrider.store.sqlite.reads import SQL
 from outrider.store.sqlite.thread import carry_out_each
 from outrider.store.sqlite.wal import WriteAheadLog
-from outrider.store.steps import UNREADABLE, Claim, NewRollout, Report, Revocation, failure_record, lane_of, lease_of
+from outrider.store.steps import (
+    ISOLATED,
+    UNREADABLE,
+    Change,
+    Claim,
+    NewRollout,
+    Report,
+    Revocation,
+    WorkerNote,
+    failure_record,
+    lane_of,
+    lease_of,
+)
 
 EXPIRED_AT_ONCE = 500
 TALLIED_AT_ONCE = 10_000
@@ -69,6 +81,7 @@ class SqliteSteps:
         self._held = Held()
         self._empty: set[tuple[bool, Mode]] = set()
         self._feed_end: int | None = None
+        self._resources_version: int | None = None
         self._version: int | None = None
         self._version_committed: int | None = None
 
@@ -101,7 +114,7 @@ class SqliteSteps:
         if self._version != self._version_committed:
             self._held.clear()
             self._empty.clear()
-            self._feed_end = None
+            self._feed_end = self._resources_version = None
         self._version_committed = None
         self._offset_found, self._jump_found = None, 0.0
         if self._host_clock.has_jumped:
@@ -239,6 +252,21 @@ class SqliteSteps:
         self._write(moves)
         return outcomes
 
+    def change(self, change: Change) -> Rollout:
+        """Change a rollout that waits; the transaction holds the write lock, so nobody claims it meanwhile."""
+        row = self._db.execute(SQL["rollout"], (change.rollout_id,)).fetchone()
+        if row is None:
+            raise UnknownId("rollout", change.rollout_id)
+        new, rollout = rows.changed_of(row, change)
+        request = new.request
+        seq, lane = self._db.execute(SQL["place"], (change.rollout_id,)).fetchone()
+        lane = lane_of(request.mode, request.tag, isolated=lane.startswith(ISOLATED))
+        columns = (request.mode, request.tag, request.seed, request.priority, new.config, lane)
+        self._db.execute(SQL["change"], (*columns, seq))
+        self._db.execute(SQL["change_input"], (new.input, new.metadata, seq))
+        self._topics.add(Topic.QUEUE)
+        return rollout
+
     def append(self, report: Report) -> int:
         current = reads.current(self._db, report.rollout_id)
         if not current.held_by(report.attempt_id):
@@ -293,9 +321,16 @@ class SqliteSteps:
         self._db.execute(SQL["set_tallied"], to)
         return to == (last_seq, last_finish_seq)
 
-    def put_resources(self, data: bytes) -> Resources:
+    def note_workers(self, notes: Sequence[WorkerNote]) -> None:
+        seen = (self._now, self._now)
+        table = [(note.worker_id, *seen, note.n_succeeded, note.n_failed, note.ended_at, note.stats) for note in notes]
+        self._db.executemany(SQL["note_worker"], table)
+
+    def put_resources(self, resources_id: str, data: bytes) -> Resources:
         self._topics.add(Topic.PUBLISHED)
-        return rows.resources_of(self._db.execute(SQL["insert_resources"], (data, self._now)).fetchone())
+        self._resources_version = None
+        values = (resources_id, data, self._now)
+        return rows.resources_of(self._db.execute(SQL["insert_resources"], values).fetchone())
 
     def _insert(self, new: NewRollout, now: float) -> bool:
         """Whether it was inserted: not if its id is taken."""
@@ -364,20 +399,22 @@ class SqliteSteps:
         """The claimed rollouts, one for each taker in turn. Those that cannot be read end at once, as failed."""
         now = self._now
         tokens = os.urandom(4 * len(heads)).hex(" ", 4).split()
-        ends: dict[bytes, float] = {}
+        ends: dict[bytes, tuple[float, int]] = {}
         moved, claimed, unreadable = [], [], []
         takers = iter(takers)
         claim = next(takers)
         for row, token in zip(heads, tokens, strict=True):
             config, seq, sequence_id = row[7], row[11], row[12] + 1
-            if (expires_at := ends.get(config)) is None:
-                expires_at = ends[config] = lease_of(config, now).renewed(now)
+            if (known := ends.get(config)) is None:
+                lease = lease_of(config, now)
+                known = ends[config] = lease.renewed(now), lease.config.resources_version or self._newest()
+            expires_at, version = known
             attempt_id = f"at-{seq:x}-{sequence_id}-{token}"
             current = Current(
                 *(seq, row[0], "preparing", row[2], row[3], config, sequence_id, row[10]),
-                *(attempt_id, claim.worker_id, now, now, expires_at),
+                *(attempt_id, claim.worker_id, now, now, expires_at, version or None),
             )
-            moved.append((attempt_id, claim.worker_id, claim.request_id or "", now, now, expires_at, seq))
+            moved.append((attempt_id, claim.worker_id, claim.request_id or "", now, now, expires_at, version, seq))
             try:
                 claimed.append(rows.attempted_of(row, rows.live_attempt(current)))
             except UNREADABLE as exc:
@@ -391,6 +428,12 @@ class SqliteSteps:
             self._end_all(unreadable)
         return claimed
 
+    def _newest(self) -> int:
+        """The newest version of the resources that claims are made with; 0 if there is none."""
+        if self._resources_version is None:
+            self._resources_version = reads.latest_version(self._db, DEFAULT_RESOURCES)
+        return self._resources_version
+
     def _report(self, report: Report, current: Current | None, moves: Moves) -> Attempt:
         if current is None:
             raise UnknownId("rollout", report.rollout_id)
@@ -403,6 +446,9 @@ class SqliteSteps:
             self._see_worker(worker_id)
         if report.events:
             self._insert_events(current, report)
+        if report.metadata is not None:
+            current = replace(current, metadata=report.metadata)
+            moves.noted.append((report.metadata, current.seq))
         if report.signal is None or report.signal is Signal.RUN:
             status = current.status if report.signal is None else "running"
             moves.live.append((status, worker_id, current.seq))
@@ -430,7 +476,8 @@ class SqliteSteps:
         if to.requeues:
             times = (current.started_at, current.heartbeat_at, self._now)
             attempt = (current.seq, current.n_attempts, current.attempt_id, outcome.worker_id, to.attempt_status)
-            moves.followed.append((*attempt, *times, outcome.reward, failure))
+            noted = (current.resources_version, current.metadata)
+            moves.followed.append((*attempt, *times, outcome.reward, failure, *noted))
             lane = lane_of(Mode(current.mode), current.tag, isolated=outcome.isolates)
             moves.requeued.append((to.status, to.n_failures, failure, lane, current.seq))
         else:
@@ -450,6 +497,7 @@ class SqliteSteps:
 
     def _write(self, moves: Moves) -> None:
         for name, moved, topic in (
+            ("set_metadata", moves.noted, None),
             ("set_live", moves.live, None),
             ("insert_attempt", moves.followed, None),
             ("set_requeued", moves.requeued, Topic.QUEUE),

@@ -36,7 +36,17 @@ from outrider.store.sqlite.file import connect, connect_to_read
 from outrider.store.sqlite.machines import SqliteMachines
 from outrider.store.sqlite.reads import SqliteReads
 from outrider.store.sqlite.thread import SqliteThread
-from outrider.store.steps import Claim, EventQuery, NewRollout, Report, Revocation, RolloutQuery
+from outrider.store.steps import (
+    Change,
+    Claim,
+    EventQuery,
+    NewRollout,
+    Report,
+    ResourcesQuery,
+    Revocation,
+    RolloutQuery,
+    WorkerNote,
+)
 from outrider.store.url import StoreUrl
 
 R = TypeVar("R")
@@ -145,8 +155,14 @@ class SqliteStore(LeasedStore):
     async def _cancel(self, rollout_ids: tuple[str, ...]) -> tuple[str, ...]:
         return await self._write(lambda steps: steps.cancel(rollout_ids))
 
-    async def _put_resources(self, data: bytes) -> Resources:
-        return await self._write(lambda steps: steps.put_resources(data))
+    async def _put_resources(self, resources_id: str, data: bytes) -> Resources:
+        return await self._write(lambda steps: steps.put_resources(resources_id, data))
+
+    async def _change(self, change: Change) -> Rollout:
+        return await self._write(lambda steps: steps.change(change))
+
+    async def _note_workers(self, notes: tuple[WorkerNote, ...]) -> None:
+        await self._write(lambda steps: steps.note_workers(notes))
 
     async def _expire(self) -> float | None:
         next_expiry = await self._read(reads.next_expiry)
@@ -178,8 +194,11 @@ class SqliteStore(LeasedStore):
     async def _query_events(self, query: EventQuery) -> Page[RecordedEvent]:
         return await self._read(lambda db: reads.events(db, query))
 
-    async def _latest_resources(self) -> Resources | None:
-        return await self._read(reads.latest_resources)
+    async def _latest_resources(self, resources_id: str) -> Resources | None:
+        return await self._read(lambda db: reads.latest_resources(db, resources_id))
+
+    async def _query_resources(self, query: ResourcesQuery) -> Page[Resources]:
+        return await self._read(lambda db: reads.resources(db, query))
 
     async def _statistics(self) -> Statistics:
         return await self._read(lambda db: reads.statistics(db, self._clock.time()))

@@ -73,12 +73,13 @@ SELECT pg_notify($1, $2)
 -- name: insert_rollouts
 -- New rollouts go to the ends of their lanes.
 INSERT INTO rollouts (rollout_id, status, mode, tag, seed, group_id, priority, config, lease_seconds, lane, input,
-    metadata, enqueued_at)
+    metadata, pinned_version, enqueued_at)
 SELECT n.rollout_id, 'queuing', n.mode, n.tag, n.seed, n.group_id, n.priority, n.config, n.lease_seconds, n.lane,
-    n.input, n.metadata, $12
+    n.input, n.metadata, n.pinned_version, $13
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::integer[], $7::bytea[],
-    $8::double precision[], $9::text[], $10::bytea[], $11::bytea[]) WITH ORDINALITY
-    AS n (rollout_id, mode, tag, seed, group_id, priority, config, lease_seconds, lane, input, metadata, place)
+    $8::double precision[], $9::text[], $10::bytea[], $11::bytea[], $12::bigint[]) WITH ORDINALITY
+    AS n (rollout_id, mode, tag, seed, group_id, priority, config, lease_seconds, lane, input, metadata, pinned_version,
+    place)
 ORDER BY n.place
 
 -- name: note_arrivals
@@ -94,7 +95,17 @@ SELECT a.rollout_id FROM added a
 -- name: insert_and_notify
 -- The same, all or none, and wake those who wait for them.
 WITH added AS ({insert_rollouts} RETURNING mode, tag), arrived AS ({note_arrivals})
-SELECT count(*), (SELECT pg_notify($13, $14)) FROM added
+SELECT count(*), (SELECT pg_notify($14, $15)) FROM added
+
+-- name: lock_waiting
+-- One rollout and its lane, locked: a claim passes it over meanwhile, or is waited for.
+SELECT {rollout}, r.lane FROM rollouts r WHERE r.rollout_id = $1 FOR UPDATE
+
+-- name: change
+-- A rollout that waits becomes another one, in its old place.
+UPDATE rollouts SET mode = $2, tag = $3, seed = $4, group_id = $5, priority = $6, config = $7, lease_seconds = $8,
+    lane = $9, input = $10, metadata = $11, pinned_version = $12
+WHERE rollout_id = $1
 
 -- name: rollouts_by_id
 -- Rollouts by their ids.
@@ -164,6 +175,10 @@ SELECT count(*) FROM (
 -- The id of the next attempt of a rollout: where the rollout stands, which attempt it is, and a token.
 'at-' || to_hex(r.seq) || '-' || (r.n_attempts + 1) || '-' || $2::text
 
+-- name: version_of_claim
+-- The version of the resources that an attempt is claimed with.
+coalesce(r.pinned_version, (SELECT max(version) FROM resources WHERE resources_id = 'default'))
+
 -- name: claim
 -- The heads leave their lanes and get an attempt with a lease, each the worker of its place.
 WITH heads AS MATERIALIZED ({heads}),
@@ -171,7 +186,8 @@ numbered AS (SELECT h.seq, row_number() OVER () AS place FROM heads h)
 UPDATE rollouts r SET status = 'preparing', lane = NULL, failure = NULL, n_attempts = r.n_attempts + 1, n_events = 0,
     attempt_id = {attempt_id}, worker_id = ($3::text[])[n.place], request_id = $4,
     request_place = $5::integer + n.place, started_at = coalesce($6, {server_time}),
-    heartbeat_at = coalesce($6, {server_time}), expires_at = coalesce($6, {server_time}) + r.lease_seconds
+    heartbeat_at = coalesce($6, {server_time}), expires_at = coalesce($6, {server_time}) + r.lease_seconds,
+    resources_version = {version_of_claim}
 FROM numbered n WHERE r.seq = n.seq
 RETURNING {claimed}
 
@@ -183,7 +199,8 @@ SELECT {claimed} FROM rollouts r WHERE r.request_id = $1 AND r.request_place > $
 -- A rollout that was just made is claimed past the queue.
 UPDATE rollouts r SET status = 'preparing', lane = NULL, n_attempts = 1, attempt_id = {attempt_id}, worker_id = $3,
     started_at = coalesce($4, {server_time}), heartbeat_at = coalesce($4, {server_time}),
-    expires_at = coalesce($4, {server_time}) + r.lease_seconds
+    expires_at = coalesce($4, {server_time}) + r.lease_seconds,
+    resources_version = {version_of_claim}
 WHERE r.rollout_id = $1 RETURNING {claimed}
 
 -- name: claimed_by_id
@@ -210,6 +227,16 @@ SELECT {current} FROM rollouts WHERE expires_at > 0 AND expires_at <= $1 ORDER B
 -- When the next lease is due.
 SELECT min(expires_at) FROM rollouts WHERE expires_at > 0
 
+-- name: set_metadata
+-- What is noted on attempts that still hold their lease.
+WITH locked AS MATERIALIZED (
+    SELECT t.seq, t.metadata FROM unnest($1::bigint[], $2::integer[], $3::bytea[]) AS t (seq, n_attempts, metadata)
+    JOIN rollouts r ON r.seq = t.seq
+    WHERE r.n_attempts = t.n_attempts AND coalesce(r.expires_at, 0) > 0
+    ORDER BY r.seq FOR UPDATE OF r
+)
+UPDATE rollouts r SET attempt_metadata = l.metadata FROM locked l WHERE r.seq = l.seq
+
 -- name: set_live
 -- Attempts say that they act, who runs them, or that events follow; for those that still hold their lease, in the order
 -- of seq, with the places kept for their events.
@@ -224,7 +251,8 @@ WITH locked AS MATERIALIZED (
 UPDATE rollouts r SET status = coalesce(l.status, r.status), worker_id = coalesce(l.worker_id, r.worker_id),
     n_events = CASE WHEN l.n_new > 0 THEN greatest(r.n_events, l.first + l.n_new) ELSE r.n_events END
 FROM locked l WHERE r.seq = l.seq
-RETURNING r.seq, r.status, r.worker_id, r.heartbeat_at, r.expires_at, l.first, greatest(r.n_events, l.first + l.n_new)
+RETURNING r.seq, r.status, r.worker_id, r.heartbeat_at, r.expires_at, l.first, greatest(r.n_events, l.first + l.n_new),
+    r.attempt_metadata
 
 -- name: places_in_feed
 -- Rollouts that end get the next places in the feed in the order given. Only rows that are as they were read are taken;
@@ -257,47 +285,49 @@ FROM numbered n WHERE r.seq = n.seq
 -- Rollouts have ended.
 WITH {places_in_feed}
 {end_numbered}
-RETURNING r.seq, r.worker_id, r.heartbeat_at, r.n_events, (SELECT pg_notify($11, $12))
+RETURNING r.seq, r.worker_id, r.heartbeat_at, r.n_events, r.attempt_metadata, (SELECT pg_notify($11, $12))
 
 -- name: set_ended_with_accounts
 -- The same, with what their attempts took.
 WITH {places_in_feed}, moved AS (
     {end_numbered}
-    RETURNING n.place, r.seq, r.n_attempts, r.attempt_id, r.rollout_id, r.group_id, r.worker_id, r.heartbeat_at, r.n_events
+    RETURNING n.place, r.seq, r.n_attempts, r.attempt_id, r.rollout_id, r.group_id, r.worker_id, r.heartbeat_at, r.n_events,
+        r.attempt_metadata
 ), kept AS ({keep_accounts})
-SELECT m.seq, m.worker_id, m.heartbeat_at, m.n_events, (SELECT pg_notify($11, $12)) FROM moved m
+SELECT m.seq, m.worker_id, m.heartbeat_at, m.n_events, m.attempt_metadata, (SELECT pg_notify($11, $12)) FROM moved m
 
 -- name: moved_to_queue
 -- Attempts have ended and their rollouts wait again, in their old places; the same rows as above, in the same order.
 locked AS MATERIALIZED (
-    SELECT t.seq, t.place::integer
+    SELECT t.seq, t.place::integer, r.attempt_metadata
     FROM unnest($1::bigint[], $2::integer[]) WITH ORDINALITY AS t (seq, n_attempts, place)
     JOIN rollouts r ON r.seq = t.seq
     WHERE r.n_attempts = t.n_attempts AND coalesce(r.expires_at, 0) > 0
     ORDER BY t.place FOR UPDATE OF r
 ), moved AS (
     UPDATE rollouts r SET status = 'requeuing', n_failures = ($3::integer[])[l.place], failure = ($4::bytea[])[l.place],
-        lane = ($5::text[])[l.place], request_id = NULL, request_place = NULL, expires_at = NULL
+        lane = ($5::text[])[l.place], request_id = NULL, request_place = NULL, expires_at = NULL, attempt_metadata = NULL
     FROM locked l WHERE r.seq = l.seq
     RETURNING l.place, r.seq, r.n_attempts, r.attempt_id, r.rollout_id, r.group_id, r.started_at, r.heartbeat_at,
-        r.failure, r.n_events, coalesce(($6::text[])[l.place], r.worker_id) AS worker_id
+        r.failure, r.n_events, r.resources_version, l.attempt_metadata,
+        coalesce(($6::text[])[l.place], r.worker_id) AS worker_id
 ), ended AS (
     INSERT INTO attempts (seq, sequence_id, attempt_id, worker_id, status, started_at, heartbeat_at, ended_at, reward,
-        failure)
+        failure, resources_version, metadata)
     SELECT m.seq, m.n_attempts, m.attempt_id, m.worker_id, ($7::text[])[m.place], m.started_at, m.heartbeat_at, $9,
-        ($8::double precision[])[m.place], m.failure
+        ($8::double precision[])[m.place], m.failure, m.resources_version, m.attempt_metadata
     FROM moved m
 )
 
 -- name: set_requeued
 -- Rollouts wait again.
 WITH {moved_to_queue}
-SELECT m.seq, m.worker_id, m.heartbeat_at, m.n_events, (SELECT pg_notify($10, $11)) FROM moved m
+SELECT m.seq, m.worker_id, m.heartbeat_at, m.n_events, m.attempt_metadata, (SELECT pg_notify($10, $11)) FROM moved m
 
 -- name: set_requeued_with_accounts
 -- The same, with what their attempts took.
 WITH {moved_to_queue}, kept AS ({keep_accounts})
-SELECT m.seq, m.worker_id, m.heartbeat_at, m.n_events, (SELECT pg_notify($10, $11)) FROM moved m
+SELECT m.seq, m.worker_id, m.heartbeat_at, m.n_events, m.attempt_metadata, (SELECT pg_notify($10, $11)) FROM moved m
 
 -- name: attempts_by_id
 -- Attempts that have ended, by their ids; that of a rollout's last one is looked for at the places given.
@@ -349,11 +379,22 @@ WHERE excluded.last_seen_at >= workers.last_seen_at + $3
 
 -- name: workers
 -- All workers.
-SELECT worker_id, first_seen_at, last_seen_at FROM workers ORDER BY first_seen_at, worker_id
+SELECT {worker} FROM workers ORDER BY first_seen_at, worker_id
+
+-- name: note_workers
+-- What workers have done since the last note, and what they say of themselves, if they do.
+INSERT INTO workers (worker_id, first_seen_at, last_seen_at, n_succeeded, n_failed, last_ended_at, stats)
+SELECT n.worker_id, $6, $6, n.n_succeeded, n.n_failed, n.ended_at, n.stats
+FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::double precision[], $5::bytea[])
+    AS n (worker_id, n_succeeded, n_failed, ended_at, stats)
+ORDER BY n.worker_id
+ON CONFLICT (worker_id) DO UPDATE SET n_succeeded = workers.n_succeeded + excluded.n_succeeded,
+    n_failed = workers.n_failed + excluded.n_failed, stats = coalesce(excluded.stats, workers.stats),
+    last_ended_at = greatest(workers.last_ended_at, excluded.last_ended_at)
 
 -- name: leases
 -- Who holds what.
-SELECT worker_id, attempt_id FROM rollouts WHERE expires_at > 0
+SELECT worker_id, attempt_id, rollout_id, started_at FROM rollouts WHERE expires_at > 0
 
 -- name: feed
 -- Ended rollouts in the order they ended.
@@ -422,10 +463,21 @@ LOCK TABLE resources IN SHARE ROW EXCLUSIVE MODE
 
 -- name: insert_resources
 -- A new version of the resources.
-INSERT INTO resources (version, data, created_at)
-SELECT coalesce(max(version), 0) + 1, $1::bytea, $2::double precision FROM resources
-RETURNING version, data, created_at
+INSERT INTO resources (version, resources_id, data, created_at)
+SELECT coalesce(max(version), 0) + 1, $1::text, $2::bytea, $3::double precision FROM resources
+RETURNING {resources}
 
 -- name: latest_resources
--- The newest version of the resources.
-SELECT version, data, created_at FROM resources ORDER BY version DESC LIMIT 1
+-- The newest version of the resources of an id.
+SELECT {resources} FROM resources WHERE resources_id = $1 ORDER BY version DESC LIMIT 1
+
+-- name: resources
+-- What was published, of one id or version or of all.
+SELECT {resources} FROM resources
+WHERE ($1::text IS NULL OR resources_id = $1) AND ($2::bigint IS NULL OR version = $2)
+ORDER BY CASE WHEN $3 THEN -version ELSE version END LIMIT $4 OFFSET $5
+
+-- name: n_resources
+-- How many that are.
+SELECT count(*) FROM resources
+WHERE ($1::text IS NULL OR resources_id = $1) AND ($2::bigint IS NULL OR version = $2)

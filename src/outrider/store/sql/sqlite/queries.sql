@@ -44,7 +44,8 @@ WHERE r.request_id = ? ORDER BY r.priority DESC, r.seq
 -- The rollout leaves its lane and gets an attempt with a lease. Here and below an empty text stands for NULL where that
 -- is the common case: the driver takes a text as it is, but looks for a way to adapt a None.
 UPDATE rollouts SET status = 'preparing', lane = NULL, room = NULL, failure = NULL, n_attempts = n_attempts + 1,
-    attempt_id = ?, worker_id = ?, request_id = nullif(?, ''), started_at = ?, heartbeat_at = ?, expires_at = ?
+    attempt_id = ?, worker_id = ?, request_id = nullif(?, ''), started_at = ?, heartbeat_at = ?, expires_at = ?,
+    resources_version = nullif(?, 0)
 WHERE seq = ?
 
 -- name: current
@@ -63,16 +64,33 @@ SELECT min(expires_at) FROM rollouts WHERE expires_at IS NOT NULL
 -- The attempt says that it acts, or who runs it.
 UPDATE rollouts SET status = ?, worker_id = ? WHERE seq = ?
 
+-- name: set_metadata
+-- What is noted on the attempt.
+UPDATE rollouts SET attempt_metadata = ? WHERE seq = ?
+
 -- name: insert_attempt
 -- An attempt that has ended.
 INSERT INTO attempts (seq, sequence_id, attempt_id, worker_id, status, started_at, heartbeat_at, ended_at, reward,
-    failure)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    failure, resources_version, metadata)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: set_requeued
 -- The rollout waits again, in its old place.
-UPDATE rollouts SET status = ?, n_failures = ?, failure = ?, lane = ?, request_id = NULL, expires_at = NULL
+UPDATE rollouts SET status = ?, n_failures = ?, failure = ?, lane = ?, request_id = NULL, expires_at = NULL,
+    attempt_metadata = NULL
 WHERE seq = ?
+
+-- name: place
+-- Where a rollout stands, and in which lane it waits.
+SELECT seq, lane FROM rollouts WHERE rollout_id = ?
+
+-- name: change
+-- A rollout that waits becomes another one, in its old place.
+UPDATE rollouts SET mode = ?, tag = ?, seed = ?, priority = ?, config = ?, lane = ? WHERE seq = ?
+
+-- name: change_input
+-- Its payloads.
+UPDATE inputs SET input = ?, metadata = ? WHERE seq = ?
 
 -- name: set_ended
 -- The rollout has ended, and gets its place in the feed.
@@ -145,11 +163,19 @@ WHERE excluded.last_seen_at >= workers.last_seen_at + ?
 
 -- name: workers
 -- All workers.
-SELECT worker_id, first_seen_at, last_seen_at FROM workers ORDER BY first_seen_at, worker_id
+SELECT {worker} FROM workers ORDER BY first_seen_at, worker_id
+
+-- name: note_worker
+-- What a worker has done since the last note, and what it says of itself, if it does.
+INSERT INTO workers (worker_id, first_seen_at, last_seen_at, n_succeeded, n_failed, last_ended_at, stats)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (worker_id) DO UPDATE SET n_succeeded = workers.n_succeeded + excluded.n_succeeded,
+    n_failed = workers.n_failed + excluded.n_failed, stats = coalesce(excluded.stats, workers.stats),
+    last_ended_at = nullif(max(coalesce(workers.last_ended_at, 0), coalesce(excluded.last_ended_at, 0)), 0)
 
 -- name: leases
 -- Who holds what.
-SELECT worker_id, attempt_id FROM rollouts WHERE expires_at IS NOT NULL
+SELECT worker_id, attempt_id, rollout_id, started_at FROM rollouts WHERE expires_at IS NOT NULL
 
 -- name: feed
 -- Ended rollouts in the order they ended.
@@ -215,8 +241,12 @@ SELECT enqueued_at FROM rollouts WHERE mode = ? AND lane IS NOT NULL ORDER BY se
 
 -- name: insert_resources
 -- A new version of the resources.
-INSERT INTO resources (data, created_at) VALUES (?, ?) RETURNING version, data, created_at
+INSERT INTO resources (resources_id, data, created_at) VALUES (?, ?, ?) RETURNING {resources}
 
 -- name: latest_resources
--- The newest version of the resources.
-SELECT version, data, created_at FROM resources ORDER BY version DESC LIMIT 1
+-- The newest version of the resources of an id.
+SELECT {resources} FROM resources WHERE resources_id = ? ORDER BY version DESC LIMIT 1
+
+-- name: latest_version
+-- Its number alone; 0 if there is none.
+SELECT coalesce(max(version), 0) FROM resources WHERE resources_id = ?

@@ -1,0 +1,48 @@
+"""The ends of attempts that were reported in this process and are not counted in the store yet.
+
+Held as plain texts and numbers, which the garbage collector passes over: reports are many.
+"""
+
+from collections import Counter
+from typing import Self
+
+from outrider.core.attempt import Attempt
+from outrider.core.status import AttemptStatus
+from outrider.store.steps import WorkerNote
+
+
+class Reported:
+    """The workers of attempts, by the attempts' ids: an end that is reported again counts once."""
+
+    def __init__(self) -> None:
+        self._succeeded: dict[str, str] = {}
+        self._failed: dict[str, str] = {}
+        self._ended_at: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._succeeded) + len(self._failed)
+
+    def add(self, attempt: Attempt) -> None:
+        """Count an attempt that has ended. One that was handed back is none of its worker's doing."""
+        if attempt.status is AttemptStatus.SUCCEEDED:
+            self._succeeded[attempt.attempt_id] = attempt.worker_id
+        elif attempt.status is not AttemptStatus.CANCELLED:
+            self._failed[attempt.attempt_id] = attempt.worker_id
+        else:
+            return
+        if attempt.ended_at is not None:
+            self._ended_at[attempt.worker_id] = attempt.ended_at.timestamp()
+
+    def followed_by(self, later: Self) -> Self:
+        """Both together."""
+        self._succeeded |= later._succeeded
+        self._failed |= later._failed
+        self._ended_at |= later._ended_at
+        return self
+
+    def notes(self) -> tuple[WorkerNote, ...]:
+        succeeded, failed = Counter(self._succeeded.values()), Counter(self._failed.values())
+        return tuple(
+            WorkerNote(worker_id=name, n_succeeded=succeeded[name], n_failed=failed[name], ended_at=ended_at)
+            for name, ended_at in sorted(self._ended_at.items())
+        )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
+from outrider.cluster.crew import RELEASE_SECONDS
 from outrider.cluster.info import NodeInfo
 from outrider.cluster.post import Link
 from outrider.cluster.rollouts.berths import Berth, Berths, Choice, OnNode, the_best
@@ -129,7 +130,9 @@ class ClusterWorker:
             ended = await self._work(group, berth, given)
         finally:
             dock.berths.leave(berth, is_lost=is_loss(ended))
-            await close_group(group, waits=not is_loss(ended))
+            # One that has not begun or has ended its work has nothing to hand back.
+            is_working = self._group is not None and ended is None
+            await close_group(group, waits=not is_loss(ended), seconds=RELEASE_SECONDS if is_working else 0.0)
         return _exit_of(ended, berth.node)
 
     async def _work(self, group: "WorkerGroup[RolloutWorker]", berth: Berth, spec: WorkerSpec) -> bytes | Exception:
@@ -161,6 +164,7 @@ class _Dock:
         self._numbers = count()
         self._workers: WeakValueDictionary[str, ClusterWorker] = WeakValueDictionary()
         self._n_failed_starts: Counter[int] = Counter()
+        self._turns: dict[str, asyncio.Semaphore] = {}
         cluster.post.serve(SAID, self._said)
 
     async def berth(self, spec: WorkerSpec) -> tuple[Berth, WorkerSpec]:
@@ -214,9 +218,10 @@ class _Dock:
         launch = partial(group.launch, self._cluster, place, name, wait=False, env_vars=env)
         found: str | Exception
         try:
-            await uninterrupted(asyncio.to_thread(launch))
-            berth.asked_at = self.berths.now()
-            (found,) = await group.identify(spec.index).async_wait(return_exceptions=True)
+            async with self._turn(berth.node):
+                await uninterrupted(asyncio.to_thread(launch))
+                berth.asked_at = self.berths.now()
+                (found,) = await group.identify(spec.index).async_wait(return_exceptions=True)
         except ClusterError as exc:
             found = exc
         if not isinstance(found, Exception):
@@ -230,6 +235,10 @@ class _Dock:
             ) from found
         return found
 
+    def _turn(self, node: NodeInfo) -> asyncio.Semaphore:
+        """To be held while a worker starts there, which takes a CPU for seconds: the rollouts of others need them too."""
+        return self._turns.setdefault(node.name, asyncio.Semaphore(max(1, int(node.n_cpus))))
+
     def _said(self, _: Link, head: Any, __: object) -> None:
         with suppress(RuntimeError):  # the command is over
             self._loop.call_soon_threadsafe(self._hear, *head)
@@ -239,9 +248,9 @@ class _Dock:
             worker.hear(line, self._on_line)
 
 
-async def close_group(group: "WorkerGroup[Any]", *, waits: bool) -> None:
-    """End what runs there, and wait for that unless it is lost anyway."""
-    closing = asyncio.get_running_loop().run_in_executor(None, group.close)
+async def close_group(group: "WorkerGroup[Any]", *, waits: bool, seconds: float = RELEASE_SECONDS) -> None:
+    """End what runs there, by force after `seconds`, and wait for that unless it is lost anyway."""
+    closing = asyncio.get_running_loop().run_in_executor(None, partial(group.close, seconds))
     if waits:
         await uninterrupted(closing)
     else:

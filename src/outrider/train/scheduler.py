@@ -350,7 +350,7 @@ class RolloutScheduler:
         deadline = self._clock.time() + STOP_SECONDS
         while True:
             cut_off -= set(await driver.do(driver.settle_accounts))
-            if (not cut_off and driver.unaccounted.is_empty) or self._clock.time() >= deadline:
+            if not (cut_off or driver.unaccounted.hears_more) or self._clock.time() >= deadline:
                 break
             await sleep(self._clock, LAST_WORDS_SECONDS)
         await driver.do(partial(driver.settle_accounts, at_once=True))

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from outrider.core.account import Account, AttemptAccount
 from outrider.core.attempt import Attempt
@@ -10,13 +11,19 @@ from outrider.core.clock import Clock
 from outrider.core.event import EventKind, RecordedEvent
 from outrider.core.ledger import LEDGER_KEY, GroupState
 from outrider.core.rollout import Rollout
-from outrider.core.status import LIVE, AttemptStatus
+from outrider.core.status import LIVE, AttemptStatus, RolloutStatus
 from outrider.core.turn import RESET
 from outrider.store import Store
 from outrider.train.news import PAGE, insist
 
 OWN_SECONDS = 30.0
 """How long an attempt that is over has to leave its account itself, which may tell more than its events do."""
+
+
+class _Expected(NamedTuple):
+    n_accounts: int
+    due: float
+    is_cancelled: bool
 
 
 class Unaccounted:
@@ -26,11 +33,12 @@ class Unaccounted:
         self._store = store
         self._clock = clock
         self._ledger = ledger
-        self._expected: dict[str, tuple[int, float]] = {}
+        self._expected: dict[str, _Expected] = {}
 
     @property
-    def is_empty(self) -> bool:
-        return not self._expected
+    def hears_more(self) -> bool:
+        """Whether an attempt was cancelled that is about to leave its account."""
+        return any(one.is_cancelled for one in self._expected.values())
 
     def note(self, rollouts: Iterable[Rollout], accounts: Iterable[AttemptAccount]) -> None:
         """Remember those of these rollouts that lack an account."""
@@ -39,7 +47,8 @@ class Unaccounted:
         for rollout in rollouts:
             n_over = rollout.n_attempts - (rollout.status in LIVE)
             if n_accounts[rollout.rollout_id] < n_over:
-                self._expected.setdefault(rollout.rollout_id, (n_over, due))
+                is_cancelled = rollout.status is RolloutStatus.CANCELLED
+                self._expected.setdefault(rollout.rollout_id, _Expected(n_over, due, is_cancelled))
 
     async def look(self) -> None:
         """Remember those that lack an account in open groups, and among the rollouts that ended last."""
@@ -58,11 +67,12 @@ class Unaccounted:
         n_accounts = Counter(one.rollout_id for one in accounts)
         known = {one.attempt_id for one in accounts}
         now = self._clock.time()
-        for rollout_id, (n_over, due) in list(self._expected.items()):
-            is_missing = n_accounts[rollout_id] < n_over
-            if is_missing and (at_once or due <= now):
+        for rollout_id, expected in list(self._expected.items()):
+            is_missing = n_accounts[rollout_id] < expected.n_accounts
+            is_over = at_once or expected.due <= now
+            if is_missing and is_over:
                 await self._leave_missing(rollout_id, known)
-            if not is_missing or at_once or due <= now:
+            if is_over or not is_missing:
                 del self._expected[rollout_id]
 
     async def _leave_missing(self, rollout_id: str, known: set[str]) -> None:

@@ -312,7 +312,7 @@ async def test_what_killed_workers_have_generated_is_in_the_tally_as_aborted(
     async def hang() -> bool:
         """Their first turns are stored; they have no next one."""
         at_work = [one for one in await store.query_progress("train") if one.n_events == 2]
-        return len(os.listdir(tickets)) == n_hung and len(at_work) >= n_hung
+        return len(list(Path(tickets).iterdir())) == n_hung and len(at_work) >= n_hung
 
     async with open_store(f"sqlite:///{tmp_path / 'runs.db'}") as store:
         config = config_walking(n_groups=2, max_refills=8, async_generation_ratio=0.0, max_staleness=0)

@@ -69,7 +69,7 @@ def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:
     if parts.scheme == "sqlite":
         from outrider.store.sqlite.store import SqliteStore
 
-        path, synchronous = _sqlite_place(url.shown)
+        path, synchronous = sqlite_place(url.shown)
         return SqliteStore(url, path, clock=clock, synchronous=synchronous, create=create)
     if parts.scheme in ("postgresql", "postgres"):
         from outrider.store.postgres.store import PostgresStore
@@ -78,7 +78,7 @@ def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:
     raise InvalidInput(f"{url.shown!r} is no store URL; give one of {SCHEMES}")
 
 
-def _sqlite_place(url: str) -> tuple[Path, str]:
+def sqlite_place(url: str) -> tuple[Path, str]:
     parts = urlsplit(url)
     options = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
     synchronous = options.pop("synchronous", "normal").lower()

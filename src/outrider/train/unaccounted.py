@@ -43,12 +43,16 @@ class Unaccounted:
     def note(self, rollouts: Iterable[Rollout], accounts: Iterable[AttemptAccount]) -> None:
         """Remember those of these rollouts that lack an account."""
         n_accounts = Counter(one.rollout_id for one in accounts)
-        due = self._clock.time() + OWN_SECONDS
+        now = self._clock.time()
         for rollout in rollouts:
             n_over = rollout.n_attempts - (rollout.status in LIVE)
             if n_accounts[rollout.rollout_id] < n_over:
-                is_cancelled = rollout.status is RolloutStatus.CANCELLED
-                self._expected.setdefault(rollout.rollout_id, _Expected(n_over, due, is_cancelled))
+                known = self._expected.get(rollout.rollout_id)
+                self._expected[rollout.rollout_id] = _Expected(
+                    n_accounts=n_over,
+                    due=now + OWN_SECONDS if known is None else known.due,
+                    is_cancelled=rollout.status is RolloutStatus.CANCELLED,
+                )
 
     async def look(self) -> None:
         """Remember those that lack an account in open groups, and among the rollouts that ended last."""

@@ -23,6 +23,7 @@ from outrider.cluster.crew import RELEASE_SECONDS
 from outrider.cluster.info import NodeInfo
 from outrider.cluster.post import Link
 from outrider.cluster.rollouts.berths import Berth, Berths, Choice, OnNode, the_best
+from outrider.cluster.rollouts.reach import StoreUnseen, check_sight
 from outrider.cluster.rollouts.voice import SAID
 from outrider.cluster.rollouts.worker import RolloutWorker
 from outrider.core import wire
@@ -121,19 +122,25 @@ class ClusterWorker:
             on_line(line)
 
     async def _live(self, spec: WorkerSpec) -> WorkerExit:
+        while True:
+            berth, given = await self._dock.berth(spec)
+            berth.occupant = self
+            ended = await self._live_at(berth, given)
+            if not isinstance(ended, StoreUnseen):
+                return _exit_of(ended, berth.node)
+
+    async def _live_at(self, berth: Berth, given: WorkerSpec) -> bytes | Exception:
         dock = self._dock
-        berth, given = await dock.berth(spec)
-        berth.occupant = self
         group = RolloutWorker.create_group(dock.endpoint, str(Path.cwd()))
         ended: bytes | Exception | None = None
         try:
             ended = await self._work(group, berth, given)
+            return ended
         finally:
             dock.berths.leave(berth, is_lost=is_loss(ended))
             # One that has not begun or has ended its work has nothing to hand back.
             is_working = self._group is not None and ended is None
             await close_group(group, waits=not is_loss(ended), seconds=RELEASE_SECONDS if is_working else 0.0)
-        return _exit_of(ended, berth.node)
 
     async def _work(self, group: "WorkerGroup[RolloutWorker]", berth: Berth, spec: WorkerSpec) -> bytes | Exception:
         """The record of how it ended, or the error that ended it."""
@@ -222,6 +229,10 @@ class _Dock:
                 await uninterrupted(asyncio.to_thread(launch))
                 berth.asked_at = self.berths.now()
                 (found,) = await group.identify(spec.index).async_wait(return_exceptions=True)
+            if not isinstance(found, Exception):
+                await check_sight(group, berth.node, spec.store_url, self.berths, self._on_line)
+        except StoreUnseen as exc:
+            return exc
         except ClusterError as exc:
             found = exc
         if not isinstance(found, Exception):

@@ -66,7 +66,16 @@ def node_without(folder: Path, address: str) -> Iterator[subprocess.Popen[bytes]
     ray = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", "--block"]
     ray += ["--node-ip-address=127.0.0.99", "--num-cpus=2"]
     hidden = ["sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(folder), *ray]
-    command = ["unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc", *hidden]
+    command = [
+        "unshare",
+        "--mount",
+        "--propagation=private",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        *hidden,
+    ]
     with subprocess.Popen(command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             yield process

@@ -205,7 +205,9 @@ async def test_a_node_that_joins_and_does_not_see_the_file_of_the_store_is_left_
 
 
 def has_joined(nodes: RayNodes, n_nodes: int) -> bool:
-    source = "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR'); print(sum(n['Alive'] for n in ray.nodes()))"
+    source = (
+        "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR'); print(sum(n['Alive'] for n in ray.nodes()))"
+    )
     done = subprocess.run([sys.executable, "-c", source, nodes.address], capture_output=True, text=True, check=True)
     return int(done.stdout.split()[-1]) == n_nodes
 

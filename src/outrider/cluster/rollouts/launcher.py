@@ -247,7 +247,7 @@ class _Dock:
         return found
 
     def _turn(self, node: NodeInfo) -> asyncio.Semaphore:
-        """To be held while a worker starts there, which takes a CPU for seconds: the rollouts of others need them too."""
+        """To be held while a worker starts there, which takes a CPU for seconds; rollouts need CPUs too."""
         return self._turns.setdefault(node.name, asyncio.Semaphore(max(1, int(node.n_cpus))))
 
     def _said(self, _: Link, head: Any, __: object) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider import Store, open_store
+from outrider import RolloutRequest, Store, open_store
 from outrider.core.status import RolloutStatus
 from outrider.testing import eventually
 from processes import OUTRIDER, run_outrider
@@ -177,6 +178,27 @@ async def test_the_command_ends_soon_after_the_last_rollout_however_many_workers
             with within(8):
                 said, _ = await asyncio.to_thread(driver.communicate, timeout=60)
     assert driver.returncode == 0, said
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+async def test_sixty_four_workers_do_no_less_than_sixteen(one_node: RayNodes, folder: Path):
+    n_rollouts = 6_000
+    rates: dict[int, float] = {}
+    for n_workers in (16, 64):
+        store_url = f"sqlite:///{folder / f'{n_workers}.db'}"
+        async with open_store(store_url, create=True) as store:
+            await store.enqueue_many_rollouts([RolloutRequest(input={"until": str(folder)}) for _ in range(n_rollouts)])
+        with at_work(one_node, store_url, "--workers", str(n_workers), "--until-done") as driver:
+            said, _ = await asyncio.to_thread(driver.communicate, timeout=400)
+            gone_at = time.time()
+        assert driver.returncode == 0, said[-2000:]
+        async with open_store(store_url, read_only=True) as store:
+            ended = sorted(one.ended_at.timestamp() for one in await store.query_rollouts() if one.ended_at)
+        rates[n_workers] = n_rollouts / (ended[-1] - ended[0])
+        print(f"{n_workers} workers: {rates[n_workers]:.0f}/s, ended {gone_at - ended[-1]:.1f} s after the last")
+        assert gone_at - ended[-1] < 8
+    assert rates[64] > 0.6 * rates[16]
 
 
 async def test_a_node_that_joins_and_does_not_see_the_file_of_the_store_is_left_out(one_node: RayNodes, folder: Path):

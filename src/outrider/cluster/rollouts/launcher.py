@@ -247,8 +247,8 @@ class _Dock:
         return found
 
     def _turn(self, node: NodeInfo) -> asyncio.Semaphore:
-        """To be held while a worker starts there, which takes a CPU for seconds; rollouts need CPUs too."""
-        return self._turns.setdefault(node.name, asyncio.Semaphore(max(1, int(node.n_cpus))))
+        """To be held while a worker starts there, which takes a CPU for seconds: half of them are left to rollouts."""
+        return self._turns.setdefault(node.name, asyncio.Semaphore(max(1, int(node.n_cpus) // 2)))
 
     def _said(self, _: Link, head: Any, __: object) -> None:
         with suppress(RuntimeError):  # the command is over

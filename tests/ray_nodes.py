@@ -60,6 +60,29 @@ def ray_nodes(n_nodes: int) -> Iterator[RayNodes]:
                 process.kill()
 
 
+@contextmanager
+def node_without(folder: Path, address: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Another node of a cluster, on which this folder is empty. Takes a user who may mount."""
+    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", "--block"]
+    ray += ["--node-ip-address=127.0.0.99", "--num-cpus=2"]
+    hidden = ["sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(folder), *ray]
+    command = [
+        "unshare",
+        "--mount",
+        "--propagation=private",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        *hidden,
+    ]
+    with subprocess.Popen(command, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def children(raylet: int) -> list[int]:
     """The processes that a node has started: its agents, those that wait for an actor, and those that have one."""
     with suppress(OSError):

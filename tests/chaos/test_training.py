@@ -178,6 +178,7 @@ async def check_training(store_url: str, tmp_path: Path, history: Path, *, seed:
             check_ledger(entries, n_batches)
             await check_trajectories(store, entries)
             await check_nothing_runs(store)
+            await check_accounts(store)
             n_calls = await check_store(store, history, max_staleness=MAX_STALENESS)
     note_soak("trainers killed", deaths=run.harm.total(), batches=n_batches, calls_checked=n_calls)
 
@@ -252,6 +253,20 @@ async def check_nothing_runs(store: Store) -> None:
         return not (await store.query_rollouts(status_in=QUEUED | LIVE, limit=0)).total
 
     await eventually(is_over, within_seconds=20)
+
+
+async def check_accounts(store: Store) -> None:
+    """Every attempt is accounted for, with at least what its events tell, and each has found its fate."""
+    rollouts = (await store.query_rollouts()).items
+    accounts = {one.attempt_id: one for one in await store.query_accounts([one.rollout_id for one in rollouts])}
+    for rollout in rollouts:
+        for attempt in await store.query_attempts(rollout.rollout_id):
+            turns = await store.query_events(rollout.rollout_id, attempt_id=attempt.attempt_id, kind=EventKind.TURN)
+            stored = sum(turn.data.get("completion_tokens", 0) for turn in turns)
+            assert accounts[attempt.attempt_id].account.completion_tokens >= stored, (attempt, rollout)
+    tally = await store.tally(LEDGER)
+    assert tally.generated == sum(one.account.completion_tokens for one in accounts.values())
+    assert tally.n_attempts[None] == 0
 
 
 async def test_a_trainer_that_was_frozen_past_a_takeover_is_refused_and_changes_nothing(

@@ -300,13 +300,56 @@ async def test_batches_keep_coming_when_a_worker_process_is_killed(tmp_path: Pat
                 assert (await scheduler.get_batch(timeout=25)).number == number  # less than a lease
                 await scheduler.publish()
             assert crew.n_deaths >= 2
-        lost = [
-            attempt
-            for rollout in await store.query_rollouts()
-            for attempt in await store.query_attempts(rollout.rollout_id)
-            if attempt.status is AttemptStatus.UNRESPONSIVE
-        ]
-        assert lost
+        assert await lost_attempts(store)
+
+
+async def test_what_killed_workers_have_generated_is_in_the_tally_as_aborted(
+    tmp_path: Path, tickets: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(HERE)
+    n_hung = 2
+
+    async def hang() -> bool:
+        """Their first turns are stored; they have no next one."""
+        at_work = [one for one in await store.query_progress("train") if one.n_events == 2]
+        return len(list(Path(tickets).iterdir())) == n_hung and len(at_work) >= n_hung
+
+    async with open_store(f"sqlite:///{tmp_path / 'runs.db'}") as store:
+        config = config_walking(n_groups=2, max_refills=8, async_generation_ratio=0.0, max_staleness=0)
+        hung = {"trouble": "hung_step", "n_times": n_hung, "tickets": tickets}
+        async with RolloutScheduler(store, config) as scheduler, worker_processes(store, 1, **hung) as crew:
+            await eventually(hang, within_seconds=60)
+            (worker,) = crew.workers
+            assert isinstance(worker, ProcessWorker)
+            os.kill(worker.pid, signal.SIGKILL)
+            await scheduler.get_batch(timeout=60)
+        stored, killed = await stored_tokens(store), await lost_attempts(store)
+        accounts = await store.query_accounts([one.rollout_id for one in await store.query_rollouts()])
+        tally = await store.tally("train")
+    assert {one.attempt_id: one.account.completion_tokens for one in accounts} == stored
+    assert tally.generated == sum(stored.values())
+    assert {one.fate for one in accounts if one.attempt_id in killed} <= {Fate.ABORTED, None}
+    assert tally.tokens[Fate.ABORTED] > 0
+    assert tally.tokens[Fate.SURPLUS] == 0
+
+
+async def stored_tokens(store: Store) -> dict[str, int]:
+    """What each attempt that is over has generated, as its events tell."""
+    tokens: dict[str, int] = {}
+    for rollout in await store.query_rollouts():
+        for attempt in await store.query_attempts(rollout.rollout_id):
+            turns = await store.query_events(rollout.rollout_id, attempt_id=attempt.attempt_id, kind="turn")
+            tokens[attempt.attempt_id] = sum(turn.data.get("completion_tokens", 0) for turn in turns)
+    return tokens
+
+
+async def lost_attempts(store: Store) -> list[str]:
+    return [
+        attempt.attempt_id
+        for rollout in await store.query_rollouts()
+        for attempt in await store.query_attempts(rollout.rollout_id)
+        if attempt.status is AttemptStatus.UNRESPONSIVE
+    ]
 
 
 async def test_members_of_a_frozen_worker_process_are_hedged_and_what_it_writes_later_is_refused(

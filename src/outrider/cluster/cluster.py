@@ -108,6 +108,8 @@ class Cluster:
         """The places of a group by rank; `InvalidInput` if the cluster has no room for it."""
         if isinstance(strategy, str):
             strategy = parse_placement(strategy)
+        if strategy is not None and not isinstance(strategy, PlacementStrategy):
+            raise InvalidInput(f"a placement is a text such as '0-3', or a strategy, not {strategy!r}")
         places = default_placement(self.nodes) if strategy is None else strategy.places(self.nodes)
         if not places:
             raise InvalidInput(f"{strategy} places no worker at all")

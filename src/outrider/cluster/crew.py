@@ -76,7 +76,7 @@ class Roster:
         """Wait until all are up."""
         self.infos(ASK_SECONDS if timeout is None else timeout)
 
-    def close(self) -> None:
+    def close(self, seconds: float = RELEASE_SECONDS) -> None:  # noqa: ARG002 these are somebody else's
         self._is_closed = True
 
     def _tokens(

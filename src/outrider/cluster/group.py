@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from outrider.cluster.address import WorkerAddress
 from outrider.cluster.calls import Call
 from outrider.cluster.cargo import pickled, refuse_unpicklable
-from outrider.cluster.crew import STRAGGLER_SECONDS, Crew, Muster, Roster, attached
+from outrider.cluster.crew import RELEASE_SECONDS, STRAGGLER_SECONDS, Crew, Muster, Roster, attached
 from outrider.cluster.info import WorkerInfo
 from outrider.cluster.placement import PlacementStrategy
 from outrider.cluster.scatter import dealt, is_scattered
@@ -116,10 +116,10 @@ class WorkerGroup(Generic[W]):
             raise InvalidInput(f"group {roster.name!r} has ranks 0 to {len(roster.members) - 1}, not {wrong or 'none'}")
         return GroupView(roster, self._methods, ranks)
 
-    def close(self) -> None:
-        """End the workers. Calls that they have not answered fail. Idempotent."""
+    def close(self, seconds: float = RELEASE_SECONDS) -> None:
+        """End the workers, by force after `seconds`. Calls that they have not answered fail. Idempotent."""
         if self._roster is not None:
-            self._roster.close()
+            self._roster.close(seconds)
 
     @property
     def name(self) -> str:

@@ -25,7 +25,7 @@ class Fate(StrEnum):
     """Its group was full without it: a redundant member, or the slower of two that ran the same."""
 
     ABORTED = "aborted"
-    """It was cut off: its worker died, or the scheduler was stopped."""
+    """It was cut off, and another attempt took its place: its worker died or was stopped. Or the scheduler was."""
 
 
 class Account(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,7 +33,8 @@ class Account(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `first_version` and `last_version` are those of the policy in its first and its newest turn; None: it had no turn.
     `held_seconds` is how long it waited to be allowed its first turn. `metrics` are those of its result. `failed`: it
-    ended by a failure of its own, and was not cut off.
+    ended by a failure of its own, and was not cut off. An attempt whose worker was killed cannot leave its account; its
+    scheduler then does so from the events that are stored.
     """
 
     n_turns: int = 0

@@ -77,7 +77,7 @@ def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:
     if parts.scheme == "sqlite":
         from outrider.store.sqlite.store import SqliteStore
 
-        path, durability = _sqlite_place(url.shown)
+        path, durability = sqlite_place(url.shown)
         return SqliteStore(url, path, clock=clock, durability=durability, create=create)
     if parts.scheme in ("postgresql", "postgres"):
         from outrider.store.postgres.store import PostgresStore
@@ -86,7 +86,7 @@ def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:
     raise InvalidInput(f"{url.shown!r} is no store URL; give one of {SCHEMES}")
 
 
-def _sqlite_place(url: str) -> tuple[Path, Durability]:
+def sqlite_place(url: str) -> tuple[Path, Durability]:
     parts = urlsplit(url)
     options = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
     durability = take_durability(options, url)

@@ -29,6 +29,7 @@ from outrider.train.groups import OpenGroup, late_fate
 from outrider.train.metrics import LengthBias, Occupancy, token_metrics
 from outrider.train.news import NET_SECONDS, follow_asks, follow_ends, insist
 from outrider.train.schedule import Decision, Schedule
+from outrider.train.unaccounted import Unaccounted
 from outrider.train.watch import Phase, Standing, standings_of
 
 R = TypeVar("R")
@@ -75,6 +76,7 @@ class Driver:
         self._unclaimed: deque[Delivery] = deque()
         self._outstanding: dict[int, tuple[str, ...]] = {}
         self._taken: set[int] = set()
+        self.unaccounted = Unaccounted(store, clock, ledger.name)
         self._occupancy = Occupancy(config.train_env_manager.n_slots)
         self._bias = LengthBias()
         self._tokens: Counter[Fate] = Counter()
@@ -195,18 +197,27 @@ class Driver:
         self.standings = standings_of(progress)
         self._occupancy.look(len(self.standings))
 
-    async def settle_accounts(self) -> tuple[str, ...]:
+    async def settle_accounts(self, *, at_once: bool = False) -> tuple[str, ...]:
         """Attempts that were cut off leave their accounts after their group is closed: give them a fate too.
 
-        Those that were given one now.
+        Those that were given one now. Accounts are made for attempts that left none in time; `at_once`: that time is
+        over.
         """
+        await self.unaccounted.settle(at_once=at_once)
         late = await insist(self._clock, lambda: self._store.late_accounts(self._ledger.name, limit=LATE_PAGE))
         if not late:
             return ()
         ids = list({one.group_id for one in late})
         page = await insist(self._clock, lambda: self._store.query_groups(self._ledger.name, group_ids=ids))
         entries = {entry.group_id: entry for entry in page}
-        fates = {one.attempt_id: late_fate(one, entries[one.group_id]) for one in late}
+        rollouts = await insist(
+            self._clock, lambda: self._store.query_rollouts(rollout_ids=list({one.rollout_id for one in late}))
+        )
+        last = {rollout.rollout_id: rollout.attempt_id for rollout in rollouts}
+        fates = {
+            one.attempt_id: late_fate(one, entries[one.group_id], is_last=last.get(one.rollout_id) == one.attempt_id)
+            for one in late
+        }
         for one in late:
             self.schedule.flow[fates[one.attempt_id]] += one.account.completion_tokens
         await self._write(LedgerWrite(fates=fates))
@@ -242,6 +253,7 @@ class Driver:
 
     def _take_ends(self, ended: Sequence[Rollout], accounts: Sequence[AttemptAccount]) -> None:
         async def tell() -> None:
+            self.unaccounted.note(ended, accounts)
             for account in accounts:
                 self.schedule.accounted(account)
             finishing = {rollout.attempt_id for rollout in ended if rollout.reward is not None}

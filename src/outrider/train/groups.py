@@ -46,6 +46,7 @@ class OpenGroup:
         self.failure = ""
         self._seats: dict[int, Seat] = {}
         self._accounts: dict[str, AttemptAccount] = {}
+        self._last: dict[str, str | None] = {}
 
     @property
     def open_ids(self) -> list[str]:
@@ -84,6 +85,7 @@ class OpenGroup:
     def ended(self, rollout: Rollout) -> list[str]:
         """A rollout of it has ended; those that nobody needs any more."""
         seat = self.seat(rollout.rollout_id)
+        self._last[rollout.rollout_id] = rollout.attempt_id
         if rollout.rollout_id in seat.open_ids:
             seat.open_ids.remove(rollout.rollout_id)
         if rollout.status is not RolloutStatus.SUCCEEDED or seat.result is not None or self.is_full:
@@ -128,10 +130,15 @@ class OpenGroup:
         """What becomes of its attempts as the group is closed: delivered (`TRAINED`), or dropped for this fate."""
         chosen = {one.attempt_id for one in self.results}
         left_over = Fate.SURPLUS if fate is Fate.TRAINED else fate
-        return {
-            attempt_id: Fate.FAILED if one.account.failed else fate if attempt_id in chosen else left_over
-            for attempt_id, one in self._accounts.items()
-        }
+
+        def fate_of(one: AttemptAccount) -> Fate:
+            if one.account.failed:
+                return Fate.FAILED
+            if self._last.get(one.rollout_id) != one.attempt_id:
+                return Fate.ABORTED
+            return fate if one.attempt_id in chosen else left_over
+
+        return {attempt_id: fate_of(one) for attempt_id, one in self._accounts.items()}
 
     def tokens(self, attempt_id: str) -> int:
         return self._accounts[attempt_id].account.completion_tokens
@@ -145,10 +152,13 @@ class OpenGroup:
             )
 
 
-def late_fate(one: AttemptAccount, group: GroupEntry) -> Fate:
-    """The fate of an attempt whose account came after its group was closed: somebody else had ended it."""
+def late_fate(one: AttemptAccount, group: GroupEntry, *, is_last: bool) -> Fate:
+    """The fate of an attempt whose account came after its group was closed: somebody else had ended it.
+
+    `is_last`: its rollout had no other attempt after it.
+    """
     if one.account.failed:
         return Fate.FAILED
-    if group.reason is not None:
-        return Fate(group.reason.partition(":")[0])
-    return Fate.ABORTED if one.rollout_id in group.members else Fate.SURPLUS
+    if not is_last:
+        return Fate.ABORTED
+    return Fate.SURPLUS if group.reason is None else Fate(group.reason.partition(":")[0])

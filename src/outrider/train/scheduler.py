@@ -28,7 +28,7 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider.core.account import Tally
-from outrider.core.clock import Clock, SystemClock, sleep, utc
+from outrider.core.clock import Clock, SystemClock, sleep, utc, wait
 from outrider.core.crash_points import reached
 from outrider.core.decoding import convert
 from outrider.core.errors import BatchLate, InvalidInput
@@ -50,7 +50,7 @@ from outrider.train.validation import Validation, ValidationResult
 _log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-"""How long `stop(abort=True)` waits for the last words of members that it cancelled."""
+"""How long `stop` waits for the accounts of attempts that were cut off."""
 
 LAST_WORDS_SECONDS = 0.1
 
@@ -221,6 +221,8 @@ class RolloutScheduler:
         try:
             if abort and not running.done():
                 await self._abort()
+            elif not running.done():
+                await self._settle_briefly()
         finally:
             running.cancel()
             await asyncio.wait([running])
@@ -280,6 +282,7 @@ class RolloutScheduler:
         ended = await self._store.query_rollouts(rollout_ids=ids, sort_by="ended_at")
         accounts = await self._store.query_accounts(ids)
         schedule.restore(version, open_ones, counts=counts, member_ids=ids, ended=ended, accounts=accounts)
+        await driver.unaccounted.look()
         await self._cancel_left_over(ids)
         await self._announce(replace(_last_published(found, version), version=version, paused=False))
 
@@ -332,13 +335,30 @@ class RolloutScheduler:
 
     async def _abort(self) -> None:
         driver = self._driving
-        cut_off = set(await driver.do(driver.abort))
+        await self._settle(set(await driver.do(driver.abort)))
+
+    async def _settle_briefly(self) -> None:
+        """So that the tally is whole, if the store can be reached and the ledger is still ours."""
+        settling = asyncio.ensure_future(self._settle(set()))
+        try:
+            await wait(self._clock, settling, 2 * STOP_SECONDS)
+        finally:
+            settling.cancel()
+            await asyncio.wait([settling])
+        if not settling.cancelled() and (error := settling.exception()) is not None:
+            _log.warning("not all attempts of %s are accounted for: %s", self._name, error)
+
+    async def _settle(self, cut_off: set[str]) -> None:
+        """Wait for the accounts of attempts that were cut off; what is missing then is counted from their events."""
+        driver = self._driving
+        await driver.do(driver.unaccounted.look)
         deadline = self._clock.monotonic() + STOP_SECONDS
         while True:
             cut_off -= set(await driver.do(driver.settle_accounts))
-            if not cut_off or self._clock.monotonic() >= deadline:
+            if not (cut_off or driver.unaccounted.hears_more) or self._clock.monotonic() >= deadline:
                 break
             await sleep(self._clock, LAST_WORDS_SECONDS)
+        await driver.do(partial(driver.settle_accounts, at_once=True))
 
 
 def _last_published(resources: Mapping[str, Any], version: int) -> PublishedPolicy:

@@ -42,6 +42,11 @@ class SchedulerStatus(Struct, frozen=True, kw_only=True):
 def what_blocks(status: SchedulerStatus, now: datetime) -> str:
     """A sentence or two on what a batch waits for, and what to do."""
     have = f"{status.n_complete} of the {status.n_wanted} groups of a batch are complete"
+    if status.n_complete >= status.n_wanted:
+        have = (
+            f"{status.n_complete} groups are complete, enough for a batch of {status.n_wanted}, but older ones come "
+            "first, which must not become too stale"
+        )
     if status.is_paused:
         return f"{have}; the scheduler is paused: call resume()"
     if n_failed := status.dropped.get(Fate.FAILED, 0):

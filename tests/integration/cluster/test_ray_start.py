@@ -82,6 +82,7 @@ def join(address, n_nodes=1, version=(), **variables):
     command = [sys.executable, "-c", JOINING, address, str(n_nodes), *version]
     token = (Path(os.environ["HOME"]) / ".ray" / "auth_token").read_text()
     environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, **variables}
+    environment = {name: value for name, value in environment.items() if value is not None}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return done.stdout or done.stderr
 
@@ -128,6 +129,10 @@ def test_on_a_fresh_machine_a_ray_of_its_own_is_started(fresh):
 def test_another_program_with_the_token_can_join(fresh):
     _, (address, _, _) = fresh
     assert join(address) == "joined\n"
+
+
+def test_a_ray_on_this_machine_takes_the_token_in_the_home_folder(fresh):
+    assert "joined" in join(fresh[1][0], RAY_AUTH_MODE=None, RAY_AUTH_TOKEN=None)
 
 
 def test_a_wrong_token_is_told_from_a_wrong_address(fresh):

@@ -1,22 +1,26 @@
 """The commands with `--ray`, as people use them: on two nodes with PostgreSQL, and on a Ray of their own."""
 
+import asyncio
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from outrider import Store, open_store
+from outrider import RolloutRequest, Store, open_store
 from outrider.core.status import RolloutStatus
 from outrider.testing import eventually
 from processes import OUTRIDER, run_outrider
-from ray_nodes import RayNodes, children, ray_nodes
+from promptly import within
+from ray_nodes import RayNodes, children, node_without, ray_nodes
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "cluster" / "squares.py"
 MATH = ("--mode", "math", "--model", "builtin:solver", "--limit", "6", "--output-dir", "results")
@@ -37,6 +41,12 @@ async def slow(task, ctx):
 @pytest.fixture(scope="module")
 def two_nodes() -> Iterator[RayNodes]:
     with ray_nodes(2) as nodes:
+        yield nodes
+
+
+@pytest.fixture(scope="module")
+def one_node() -> Iterator[RayNodes]:
+    with ray_nodes(1) as nodes:
         yield nodes
 
 
@@ -155,6 +165,73 @@ async def test_workers_end_with_a_driver_that_was_killed(two_nodes: RayNodes, po
             return not Path(f"/proc/{pid}").exists()
 
         await eventually(gone, within_seconds=40)
+
+
+async def test_the_command_ends_soon_after_the_last_rollout_however_many_workers_are_still_to_start(
+    one_node: RayNodes, folder: Path
+):
+    store_url = f"sqlite:///{folder / 'runs.db'}"
+    async with open_store(store_url, create=True) as store:
+        last = await store.enqueue_rollout({"until": str(folder)})
+        with at_work(one_node, store_url, "--workers", "32", "--until-done") as driver:
+            await store.wait_for_rollouts([last.rollout_id], timeout=60)
+            with within(8):
+                said, _ = await asyncio.to_thread(driver.communicate, timeout=60)
+    assert driver.returncode == 0, said
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+async def test_sixty_four_workers_do_no_less_than_sixteen(one_node: RayNodes, folder: Path):
+    n_rollouts = 6_000
+    rates: dict[int, float] = {}
+    for n_workers in (16, 64):
+        store_url = f"sqlite:///{folder / f'{n_workers}.db'}"
+        async with open_store(store_url, create=True) as store:
+            await store.enqueue_many_rollouts([RolloutRequest(input={"until": str(folder)}) for _ in range(n_rollouts)])
+        with at_work(one_node, store_url, "--workers", str(n_workers), "--until-done") as driver:
+            said, _ = await asyncio.to_thread(driver.communicate, timeout=400)
+            gone_at = time.time()
+        assert driver.returncode == 0, said[-2000:]
+        async with open_store(store_url, read_only=True) as store:
+            ended = sorted(one.ended_at.timestamp() for one in await store.query_rollouts() if one.ended_at)
+        rates[n_workers] = n_rollouts / (ended[-1] - ended[0])
+        print(f"{n_workers} workers: {rates[n_workers]:.0f}/s, ended {gone_at - ended[-1]:.1f} s after the last")
+        assert gone_at - ended[-1] < 8
+    assert rates[64] > 0.4 * rates[16]  # a machine may be busy with something else meanwhile
+
+
+async def test_a_node_that_joins_and_does_not_see_the_file_of_the_store_is_left_out(one_node: RayNodes, folder: Path):
+    go = folder / "go"
+    store_url = f"sqlite:///{folder / 'runs.db'}"
+    async with open_store(store_url, create=True) as store:
+        for _ in range(2):
+            await store.enqueue_rollout({"until": str(go)})
+
+        async def at_work_on(*others: int) -> bool:
+            return len(await working(store) - {*others}) == 2
+
+        with at_work(one_node, store_url, "--workers", "2", "--until-done") as driver:
+            await eventually(partial(at_work_on), within_seconds=60)
+            with node_without(folder, one_node.address):
+                await eventually(partial(asyncio.to_thread, has_joined, one_node, 2), within_seconds=60)
+                killed = (await working(store)).pop()
+                os.kill(killed, signal.SIGKILL)  # the other node has fewer workers, so the next one goes there
+                await eventually(partial(at_work_on, killed), within_seconds=60)
+                go.touch()
+                said, _ = await asyncio.to_thread(driver.communicate, timeout=60)
+        assert driver.returncode == 0, said
+        assert said.count("node 127.0.0.99 is left out: it does not see the store") == 1
+        ended = await store.query_rollouts(status=RolloutStatus.SUCCEEDED)
+        assert ended.total == 2
+
+
+def has_joined(nodes: RayNodes, n_nodes: int) -> bool:
+    source = (
+        "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR'); print(sum(n['Alive'] for n in ray.nodes()))"
+    )
+    done = subprocess.run([sys.executable, "-c", source, nodes.address], capture_output=True, text=True, check=True)
+    return int(done.stdout.split()[-1]) == n_nodes
 
 
 @pytest.mark.parametrize("command", [("run", *MATH), ("rollout", "-c", "frozen_lake.yaml"), ("work",)])

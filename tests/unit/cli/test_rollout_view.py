@@ -21,7 +21,7 @@ from outrider.cli.rollout_view import (
 )
 from outrider.core.account import Fate
 from outrider.runner.meter import Reading
-from outrider.train.status import SchedulerStatus
+from outrider.train.status import SchedulerStatus, what_blocks
 from outrider.train.validation import TagResult, ValidationResult
 from outrider.train.watch import Phase, Standing
 
@@ -49,6 +49,12 @@ def moment(status: SchedulerStatus = STATUS) -> Moment:
     return Moment(
         at=NOW.timestamp(), n_done=2, n_steps=20, n_slots=8, n_ended=16, status=status, reading=Reading(calls=10)
     )
+
+
+def test_a_batch_that_waits_for_older_groups_is_not_said_to_lack_any():
+    said = what_blocks(replace(STATUS, n_complete=127, n_wanted=32), NOW)
+    assert said.startswith("127 groups are complete, enough for a batch of 32, but older ones")
+    assert "r-4.1" in said
 
 
 def picture(*moments: Moment) -> str:

@@ -1,5 +1,7 @@
 """Strategies: who sits where, and what is refused with a look at what is free."""
 
+from functools import partial
+
 import pytest
 from msgspec.structs import replace
 
@@ -162,7 +164,15 @@ def test_an_empty_cluster_is_refused():
         (lambda: NodePlacementStrategy(2), "node_ids"),
         (lambda: NodePlacementStrategy("0:1"), "name processes"),
         (lambda: NodePlacementStrategy(per_node=0), "per_node"),
-        (lambda: FlexiblePlacementStrategy([]), "holds none"),
+        (lambda: FlexiblePlacementStrategy([]), "a list of GPUs for each worker, not"),
+        (lambda: FlexiblePlacementStrategy(None), "a list of GPUs for each worker, not None"),
+        (lambda: FlexiblePlacementStrategy([[True]]), "must be a whole number"),
+        (lambda: NodePlacementStrategy(1.5), "must be a list of numbers, not 1.5"),
+        (lambda: SpreadPlacementStrategy(10**30), "at most 1,000,000"),
+        (lambda: CpuPlacementStrategy(1, num_cpus=10**400), "at most 1,000,000"),
+        (lambda: CpuPlacementStrategy(True), "must be a whole number"),
+        (lambda: parse_placement(["0"]), "written as a text"),
+        (lambda: parse_placement("0", unit="cpu"), "unit must be 'gpu', 'node' or None, not 'cpu'"),
         (lambda: FlexiblePlacementStrategy(2), "gpu_ids"),
         (lambda: FlexiblePlacementStrategy([0, 1]), "GPUs of rank 0"),
         (lambda: FlexiblePlacementStrategy([[0], [1, 1]]), "rank 1 lists a GPU twice"),
@@ -175,6 +185,23 @@ def test_an_empty_cluster_is_refused():
 def test_arguments_that_make_no_sense_anywhere_are_refused_at_once(make, reason):
     with pytest.raises(InvalidInput, match=reason):
         make()
+
+
+@pytest.mark.parametrize("group", [["a"], 1, b"a", {"a": 1}, {1: "a"}, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        PackedPlacementStrategy,
+        partial(CpuPlacementStrategy, 1),
+        partial(SpreadPlacementStrategy, 1),
+        NodePlacementStrategy,
+        partial(FlexiblePlacementStrategy, [[0]]),
+        partial(parse_placement, "0"),
+    ],
+)
+def test_what_cannot_be_a_group_of_nodes_is_refused_at_once(make, group):
+    with pytest.raises(InvalidInput, match="node_group must be the label node_group of the wanted nodes"):
+        make(node_group=group)
 
 
 def test_spread_goes_round_the_nodes_and_passes_over_full_ones():

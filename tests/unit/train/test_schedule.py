@@ -107,6 +107,25 @@ def test_as_many_groups_are_opened_as_batches_ahead_allow_oldest_first():
     assert not world.decide().opened
 
 
+@pytest.mark.parametrize("filters", [(), ("zero_variance",)])
+def test_an_attempt_that_another_one_followed_is_aborted_whatever_becomes_of_the_group(filters: tuple[str, ...]):
+    world = World(config(filters=filters))
+    (group, *_) = world.decide().opened
+    rollout_id = group.members[0].rollout_id or ""
+    lost = AttemptAccount(
+        rollout_id=rollout_id, attempt_id="at-lost", group_id=group.group_id, account=Account(completion_tokens=7)
+    )
+    world.schedule.accounted(lost)
+    for one in world.groups:
+        world.finish(one, (1.0, 1.0))
+    decision = world.decide()
+    if not filters:
+        _, decision = world.schedule.deliver(world.now, 0)
+    assert decision.fates["at-lost"] is Fate.ABORTED
+    assert decision.fates[f"at-{rollout_id}"] is (Fate.FILTERED if filters else Fate.TRAINED)
+    assert world.schedule.flow[Fate.ABORTED] == 7
+
+
 def test_the_kth_group_of_a_tag_has_the_same_seed_whatever_happens_to_the_others():
     tags = ("a", "b")
     calm = World(config(tags=tags, async_generation_ratio=3))

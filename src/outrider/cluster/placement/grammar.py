@@ -22,6 +22,8 @@ def parse_pieces(text: str) -> list[Piece]:
     Raised as `InvalidInput`: what cannot be read, a resource or process that stands twice, processes that leave one
     out, and numbers of resources and processes that do not divide.
     """
+    if not isinstance(text, str):
+        raise InvalidInput(f"a placement is written as a text such as '0-3', not {text!r}")
     pieces: list[Piece] = []
     texts = [piece.strip() for piece in text.split(",")]
     following = 0

@@ -5,7 +5,6 @@ Quantities are counted in ten-thousandths, the precision of Ray: three thirds of
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
 from typing import NamedTuple, NoReturn
 
 from outrider.cluster.info import NodeInfo
@@ -14,6 +13,9 @@ from outrider.core.errors import InvalidInput
 
 WHOLE = 10_000
 GROUP_LABEL = "node_group"
+
+MOST = 1_000_000
+"""No cluster has more of anything; so that a slip of the keyboard is not worked on for hours."""
 
 NodeGroup = str | Mapping[str, str]
 """Labels that a node must have, or the value of its label `node_group`."""
@@ -115,9 +117,9 @@ def numbered_gpus(nodes: Iterable[NodeInfo]) -> list[tuple[NodeInfo, int]]:
 
 def amount(value: float, what: str) -> int:
     """A quantity in ten-thousandths, rounded down so that parts never exceed the whole."""
-    number = isinstance(value, int | float) and isfinite(value) and value >= 0
+    number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST
     if not number or (value and value * WHOLE < 1):
-        raise InvalidInput(f"{what} must be 0, or at least 0.0001, not {value!r}")
+        raise InvalidInput(f"{what} must be 0, or at least 0.0001 and at most {MOST:,}, not {value!r}")
     return _floor(value)
 
 
@@ -130,8 +132,27 @@ def gpu_amount(value: float, what: str) -> int:
 
 
 def count(value: int, what: str, least: int = 1) -> None:
-    if not isinstance(value, int) or value < least:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InvalidInput(f"{what} must be a whole number from {least} up, not {value!r}")
+    if value > MOST:
+        raise InvalidInput(f"{what} must be at most {MOST:,}, not {value!r}")
+
+
+def check_group(group: object) -> None:
+    """Raise `InvalidInput` unless this can be a `node_group`."""
+    if group is None or isinstance(group, str):
+        return
+    if not isinstance(group, Mapping) or not all(isinstance(text, str) for pair in group.items() for text in pair):
+        raise InvalidInput(
+            "node_group must be the label node_group of the wanted nodes, such as 'big', or labels that they have, "
+            f"such as {{'kind': 'big'}}, not {group!r}"
+        )
+
+
+def check_list(given: object, what: str) -> None:
+    """Raise `InvalidInput` unless this is a list with something in it."""
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes) or not given:
+        raise InvalidInput(f"{what}, not {given!r}")
 
 
 def refuse(asked: object, reason: str, nodes: Sequence[NodeInfo]) -> NoReturn:

@@ -17,6 +17,8 @@ from outrider.cluster.placement.room import (
     Room,
     Seat,
     amount,
+    check_group,
+    check_list,
     count,
     gpu_amount,
     members,
@@ -43,6 +45,7 @@ class PackedPlacementStrategy(msgspec.Struct, frozen=True, repr_omit_defaults=Tr
     node_group: NodeGroup | None = None
 
     def __post_init__(self) -> None:
+        check_group(self.node_group)
         count(self.start_gpu_id, "start_gpu_id", 0)
         if self.end_gpu_id is not None:
             count(self.end_gpu_id, "end_gpu_id (the last GPU, included)", self.start_gpu_id)
@@ -85,6 +88,7 @@ class CpuPlacementStrategy(msgspec.Struct, frozen=True, repr_omit_defaults=True)
     node_group: NodeGroup | None = None
 
     def __post_init__(self) -> None:
+        check_group(self.node_group)
         count(self.n_workers, "n_workers")
         if not amount(self.num_cpus, "num_cpus"):
             raise InvalidInput("num_cpus must be more than 0; SpreadPlacementStrategy places without counting CPUs")
@@ -111,6 +115,7 @@ class SpreadPlacementStrategy(msgspec.Struct, frozen=True, repr_omit_defaults=Tr
     node_group: NodeGroup | None = None
 
     def __post_init__(self) -> None:
+        check_group(self.node_group)
         count(self.n_workers, "n_workers")
         gpu_amount(self.num_gpus, "num_gpus")
         amount(self.num_cpus, "num_cpus")
@@ -142,6 +147,7 @@ class NodePlacementStrategy(msgspec.Struct, frozen=True, repr_omit_defaults=True
     node_group: NodeGroup | None = None
 
     def __post_init__(self) -> None:
+        check_group(self.node_group)
         if isinstance(self.node_ids, str):
             parse_ranks(self.node_ids)
         else:
@@ -181,12 +187,9 @@ class FlexiblePlacementStrategy(msgspec.Struct, frozen=True, repr_omit_defaults=
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        given: object = self.gpu_ids
-        if isinstance(given, int | str):
-            raise InvalidInput(f"gpu_ids must hold a list of GPUs for each worker, and is {given!r}")
+        check_group(self.node_group)
+        check_list(self.gpu_ids, "gpu_ids must hold a list of GPUs for each worker")
         lists = tuple(_numbers(gpus, f"the GPUs of rank {rank}") for rank, gpus in enumerate(self.gpu_ids))
-        if not lists:
-            raise InvalidInput("gpu_ids must hold a list of GPUs for each worker, and holds none")
         force_setattr(self, "gpu_ids", lists)
         check_share(self.share)
         amount(self.num_cpus, "num_cpus")
@@ -277,8 +280,7 @@ def numbered_nodes(nodes: Sequence[NodeInfo], group: NodeGroup | None) -> dict[i
 
 
 def _numbers(given: Sequence[int], what: str) -> tuple[int, ...]:
-    if isinstance(given, int | str) or not given:
-        raise InvalidInput(f"{what} must be a list of numbers, not {given!r}")
+    check_list(given, f"{what} must be a list of numbers")
     for number in given:
         count(number, f"each number of {what}", 0)
     return tuple(given)

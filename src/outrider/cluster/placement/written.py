@@ -8,7 +8,7 @@ import msgspec
 from outrider.cluster.info import NodeInfo
 from outrider.cluster.placement.grammar import parse_pieces, shared_out
 from outrider.cluster.placement.place import Placement
-from outrider.cluster.placement.room import NodeGroup, amount, members, numbered_gpus, refuse
+from outrider.cluster.placement.room import NodeGroup, amount, check_group, members, numbered_gpus, refuse
 from outrider.cluster.placement.strategies import (
     FlexiblePlacementStrategy,
     check_share,
@@ -16,6 +16,7 @@ from outrider.cluster.placement.strategies import (
     places_on_gpus,
     places_on_nodes,
 )
+from outrider.core.errors import InvalidInput
 
 
 class WrittenPlacementStrategy(msgspec.Struct, frozen=True, repr_omit_defaults=True):
@@ -28,6 +29,9 @@ class WrittenPlacementStrategy(msgspec.Struct, frozen=True, repr_omit_defaults=T
     node_group: NodeGroup | None = None
 
     def __post_init__(self) -> None:
+        check_group(self.node_group)
+        if self.unit not in (None, "gpu", "node"):
+            raise InvalidInput(f"unit must be 'gpu', 'node' or None, not {self.unit!r}")
         parse_pieces(self.text)
         check_share(self.share)
         amount(self.num_cpus, "num_cpus")

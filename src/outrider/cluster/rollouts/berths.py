@@ -65,6 +65,7 @@ class Berths:
         self._clock = clock
         self._taken: set[Berth] = set()
         self._lost_at: dict[str, float] = {}
+        self._left_out: set[str] = set()
 
     def now(self) -> float:
         return self._clock.monotonic()
@@ -76,6 +77,8 @@ class Berths:
         now = self.now()
 
         def has_room(node: NodeInfo) -> bool:
+            if node.name in self._left_out:
+                return False
             since = (berth for berth in self._taken if berth.node.name == node.name and berth.asked_at >= as_of)
             return node.free_cpus - sum(berth.n_cpus for berth in since) >= n_cpus
 
@@ -89,6 +92,12 @@ class Berths:
             return doubt(node), n_ours[node.name], node.node_id
 
         return sorted(filter(has_room, nodes), key=rank)
+
+    def leave_out(self, node: NodeInfo) -> bool:
+        """Send nothing there any more; whether that is new."""
+        is_new = node.name not in self._left_out
+        self._left_out.add(node.name)
+        return is_new
 
     @property
     def taken(self) -> tuple[Berth, ...]:

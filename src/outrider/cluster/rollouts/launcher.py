@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
+from outrider.cluster.crew import RELEASE_SECONDS
 from outrider.cluster.info import NodeInfo
 from outrider.cluster.post import Link
 from outrider.cluster.rollouts.berths import Berth, Berths, Choice, OnNode, the_best
+from outrider.cluster.rollouts.reach import StoreUnseen, check_sight
 from outrider.cluster.rollouts.voice import SAID
 from outrider.cluster.rollouts.worker import RolloutWorker
 from outrider.core import wire
@@ -120,17 +122,25 @@ class ClusterWorker:
             on_line(line)
 
     async def _live(self, spec: WorkerSpec) -> WorkerExit:
+        while True:
+            berth, given = await self._dock.berth(spec)
+            berth.occupant = self
+            ended = await self._live_at(berth, given)
+            if not isinstance(ended, StoreUnseen):
+                return _exit_of(ended, berth.node)
+
+    async def _live_at(self, berth: Berth, given: WorkerSpec) -> bytes | Exception:
         dock = self._dock
-        berth, given = await dock.berth(spec)
-        berth.occupant = self
         group = RolloutWorker.create_group(dock.endpoint, str(Path.cwd()))
         ended: bytes | Exception | None = None
         try:
             ended = await self._work(group, berth, given)
+            return ended
         finally:
             dock.berths.leave(berth, is_lost=is_loss(ended))
-            await close_group(group, waits=not is_loss(ended))
-        return _exit_of(ended, berth.node)
+            # One that has not begun or has ended its work has nothing to hand back.
+            is_working = self._group is not None and ended is None
+            await close_group(group, waits=not is_loss(ended), seconds=RELEASE_SECONDS if is_working else 0.0)
 
     async def _work(self, group: "WorkerGroup[RolloutWorker]", berth: Berth, spec: WorkerSpec) -> bytes | Exception:
         """The record of how it ended, or the error that ended it."""
@@ -161,6 +171,7 @@ class _Dock:
         self._numbers = count()
         self._workers: WeakValueDictionary[str, ClusterWorker] = WeakValueDictionary()
         self._n_failed_starts: Counter[int] = Counter()
+        self._turns: dict[str, asyncio.Semaphore] = {}
         cluster.post.serve(SAID, self._said)
 
     async def berth(self, spec: WorkerSpec) -> tuple[Berth, WorkerSpec]:
@@ -214,9 +225,14 @@ class _Dock:
         launch = partial(group.launch, self._cluster, place, name, wait=False, env_vars=env)
         found: str | Exception
         try:
-            await uninterrupted(asyncio.to_thread(launch))
-            berth.asked_at = self.berths.now()
-            (found,) = await group.identify(spec.index).async_wait(return_exceptions=True)
+            async with self._turn(berth.node):
+                await uninterrupted(asyncio.to_thread(launch))
+                berth.asked_at = self.berths.now()
+                (found,) = await group.identify(spec.index).async_wait(return_exceptions=True)
+            if not isinstance(found, Exception):
+                await check_sight(group, berth.node, spec.store_url, self.berths, self._on_line)
+        except StoreUnseen as exc:
+            return exc
         except ClusterError as exc:
             found = exc
         if not isinstance(found, Exception):
@@ -230,6 +246,10 @@ class _Dock:
             ) from found
         return found
 
+    def _turn(self, node: NodeInfo) -> asyncio.Semaphore:
+        """To be held while a worker starts there, which takes a CPU for seconds: half of them are left to rollouts."""
+        return self._turns.setdefault(node.name, asyncio.Semaphore(max(1, int(node.n_cpus) // 2)))
+
     def _said(self, _: Link, head: Any, __: object) -> None:
         with suppress(RuntimeError):  # the command is over
             self._loop.call_soon_threadsafe(self._hear, *head)
@@ -239,9 +259,9 @@ class _Dock:
             worker.hear(line, self._on_line)
 
 
-async def close_group(group: "WorkerGroup[Any]", *, waits: bool) -> None:
-    """End what runs there, and wait for that unless it is lost anyway."""
-    closing = asyncio.get_running_loop().run_in_executor(None, group.close)
+async def close_group(group: "WorkerGroup[Any]", *, waits: bool, seconds: float = RELEASE_SECONDS) -> None:
+    """End what runs there, by force after `seconds`, and wait for that unless it is lost anyway."""
+    closing = asyncio.get_running_loop().run_in_executor(None, partial(group.close, seconds))
     if waits:
         await uninterrupted(closing)
     else:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from outrider.cluster.post import Endpoint
+from outrider.cluster.rollouts.reach import StoreFile
 from outrider.cluster.rollouts.voice import POOL_SAID, logging_to, open_voice
 from outrider.cluster.worker import Worker
 from outrider.core import wire
@@ -38,6 +39,10 @@ class NodePool(Worker):
         self._stopping = asyncio.Event()
         if Path(folder).is_dir():
             os.chdir(folder)
+
+    async def sees(self, file: StoreFile) -> bool:
+        """Whether the store's file is the same here."""
+        return file.is_seen
 
     async def serve(self, supply: bytes, store_url: str) -> bytes:
         """Have the pool until `stop` is called or the launcher is gone; its statistics, when its machines are ended.

@@ -27,6 +27,7 @@ from outrider.cluster.rollouts.berths import Berth, Berths, OnNode
 from outrider.cluster.rollouts.counting import of_the_gone, summed
 from outrider.cluster.rollouts.launcher import close_group, forwarded, is_loss, told
 from outrider.cluster.rollouts.node_pool import NodePool, counted_in
+from outrider.cluster.rollouts.reach import StoreUnseen, check_sight
 from outrider.cluster.rollouts.voice import POOL_SAID
 from outrider.core import wire
 from outrider.core.clock import SystemClock
@@ -255,6 +256,9 @@ class Share:
                 self._now = wire.from_record(ended, PoolStatistics)
             if shares.is_closing:
                 return
+            if isinstance(ended, StoreUnseen):
+                berth = await shares.best_berth()
+                continue
             error = MachineError("it has ended by itself") if isinstance(ended, bytes) else ended
             lent, node = self._lose(), berth.node
             has_lent = has_lent or lent
@@ -286,7 +290,7 @@ class Share:
         ended: bytes | Exception | None = None
         try:
             ended = await self._serve(group, name, node)
-        except ClusterError as exc:
+        except (ClusterError, StoreUnseen) as exc:
             ended = exc
         finally:
             self._group = None
@@ -299,6 +303,7 @@ class Share:
         place, env = OnNode(node.name, 0.0), forwarded(os.environ)
         launch = partial(group.launch, self._shares.cluster, place, name, wait=False, env_vars=env)
         await uninterrupted(asyncio.to_thread(launch))
+        await check_sight(group, node, self._shares.store_url, self._shares.berths, self._shares.say)
         serving = group.serve(wire.to_private_record(self.supply), self._shares.store_url.reveal())
         self._group = group
         (ended,) = await serving.async_wait(return_exceptions=True)

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from outrider.cluster.post import Endpoint
+from outrider.cluster.rollouts.reach import StoreFile
 from outrider.cluster.rollouts.voice import logging_to, open_voice
 from outrider.cluster.worker import Worker
 from outrider.core import wire
@@ -29,6 +30,10 @@ class RolloutWorker(Worker):
     async def identify(self, index: int) -> str:
         """The id under which the store will know this worker."""
         return worker_id_of(index)
+
+    async def sees(self, file: StoreFile) -> bool:
+        """Whether the store's file is the same here."""
+        return file.is_seen
 
     async def work(self, spec: bytes) -> bytes:
         """Work until there is nothing more to do, `drain` is called, or the launcher is gone; a `WorkerExit` record."""

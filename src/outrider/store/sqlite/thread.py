@@ -38,6 +38,10 @@ QUICK_BATCH = 64
 """Calls that the event loop carries out itself at most, about two milliseconds' worth."""
 
 
+SHORT_PAUSE_SECONDS, LONG_PAUSE_SECONDS, PAUSE_GROWTH = 0.001, 0.05, 1.2
+"""How long to wait for another process's lock at first, and at last: that grows with the number of those who wait."""
+
+
 def _nothing(_: object) -> None:
     """A call that does nothing, to wait for those before it."""
 
@@ -279,6 +283,7 @@ class SqliteThread:
             connection.execute("ROLLBACK")
         begin = "BEGIN IMMEDIATE" if self._writes else "BEGIN"
         deadline = time.monotonic() + busy_seconds
+        pause = SHORT_PAUSE_SECONDS
         while True:
             try:
                 connection.execute(begin)
@@ -290,7 +295,8 @@ class SqliteThread:
                         f"the database was locked by another process for {busy_seconds:g} s; "
                         "find the process that holds it (`fuser` names it) and continue or end it"
                     ) from exc
-                time.sleep(random.uniform(0.0001, 0.001))
+                time.sleep(random.uniform(0.1, 1.0) * pause)
+                pause = min(pause * PAUSE_GROWTH, LONG_PAUSE_SECONDS)
             else:
                 return
 

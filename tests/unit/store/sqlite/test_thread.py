@@ -3,6 +3,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -232,6 +233,27 @@ def test_a_process_ends_even_if_it_forgot_to_close_its_store(tmp_path: Path):
     database = sqlite3.connect(tmp_path / "runs.db")
     assert database.execute("SELECT count(*) FROM rollouts").fetchone() == (1,)
     database.close()
+
+
+async def test_a_lock_that_another_process_holds_for_long_is_asked_for_less_and_less_often(path: Path):
+    tries: list[str] = []
+
+    class Counted(Desk):
+        def __init__(self, connection: sqlite3.Connection) -> None:
+            super().__init__(connection)
+            connection.set_trace_callback(tries.append)
+
+    thread = new_thread(path, desk=Counted)
+    await thread.start()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other_process:
+        other_process.execute("BEGIN IMMEDIATE")
+        asked = thread.submit(insert(1))
+        await asyncio.sleep(1.0)
+        n_tries = tries.count("BEGIN IMMEDIATE")
+        other_process.execute("ROLLBACK")
+        assert await asked == 1
+    await asyncio.wait_for(thread.stop(), 10)
+    assert 5 <= n_tries <= 200
 
 
 class Quick:

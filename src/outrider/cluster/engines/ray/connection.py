@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import AuthenticationError, RayError
 
@@ -145,7 +146,7 @@ def _probe(where: str, source: str) -> None:
     host, port = _split(where, source)
     _greet(_resolved(host), port, where)
     try:
-        GcsClient(address=f"{_resolved(host)}:{port}")
+        _knock(_resolved(host), port)
     except AuthenticationError as exc:
         raise InvalidInput(
             f"the Ray at {where} does not take this process's token: it was started with another one, or "
@@ -154,6 +155,17 @@ def _probe(where: str, source: str) -> None:
         ) from exc
     except RayError as exc:
         raise InvalidInput(_nobody(where, f"what listens on {host}:{port} is something else: {exc}")) from exc
+
+
+def _knock(host: str, port: int) -> None:
+    """Ask for the cluster's id. A Ray on this machine may have our token, as it does if it was started beside it."""
+    try:
+        GcsClient(address=f"{host}:{port}")
+    except AuthenticationError:
+        with _without_notices():
+            if host != own_ip() or not maybe_enable_token_auth_if_token_available(warn_if_disabled=False):
+                raise
+        GcsClient(address=f"{host}:{port}")
 
 
 def _auto_address() -> tuple[str, int] | None:

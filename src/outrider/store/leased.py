@@ -16,7 +16,7 @@ from outrider.core import wire
 from outrider.core.account import Account
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock, sleep
-from outrider.core.errors import Boundary, InvalidInput, StoreError, UnknownId
+from outrider.core.errors import Boundary, InvalidInput, StoreError, StoreUnavailable, UnknownId
 from outrider.core.event import Event, EventKind, RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, RolloutRequest
@@ -25,6 +25,7 @@ from outrider.core.worker import Worker
 from outrider.store.bell import Bell, Topic
 from outrider.store.ledgers import LedgerMethods
 from outrider.store.machines import MachineMethods
+from outrider.store.outage import Outage, RepeatedCall
 from outrider.store.protocol import Finished, Resources, Revoked, SortKey, Statistics
 from outrider.store.steps import (
     EventQuery,
@@ -64,6 +65,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
     def __init__(self, url: StoreUrl, clock: Clock, bell: Bell) -> None:
         super().__init__(clock, bell)
         self._url = url
+        self.outage = Outage(clock)
         self._is_open = False
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -355,12 +357,15 @@ class LeasedStore(LedgerMethods, MachineMethods):
         return found
 
     async def _sweep(self) -> None:
-        is_said = False
+        looking, is_said = RepeatedCall(self.outage), False
         while True:
             # Counted from before the look: a lease may be granted, and time may jump, while it is under way.
             next_look = self._clock.time() + SWEEP_SECONDS
             try:
-                next_expiry = await self._expire()
+                with looking:
+                    next_expiry = await self._expire()
+            except StoreUnavailable:
+                pass  # which the outage says
             except StoreError as exc:
                 if not is_said:
                     _log.warning("cannot take expired leases away, will try again: %s", exc)

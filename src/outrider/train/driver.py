@@ -22,11 +22,12 @@ from outrider.core.ledger import Ask, GroupEntry, GroupMove, GroupState, Ledger,
 from outrider.core.rollout import Rollout
 from outrider.store import Store
 from outrider.store.bell import Listener
+from outrider.store.outage import insist
 from outrider.train.config import SchedulerConfig
 from outrider.train.delivery import Delivery
 from outrider.train.groups import OpenGroup, late_fate
 from outrider.train.metrics import LengthBias, Occupancy, token_metrics
-from outrider.train.news import NET_SECONDS, follow_asks, follow_ends, insist
+from outrider.train.news import NET_SECONDS, follow_asks, follow_ends
 from outrider.train.schedule import Decision, Schedule
 from outrider.train.watch import Phase, Standing, standings_of
 
@@ -190,7 +191,7 @@ class Driver:
 
     async def look(self) -> None:
         """See what live members are doing."""
-        progress = await insist(self._clock, lambda: self._store.query_progress(self._ledger.name))
+        progress = await insist(self._store.outage, self._clock, lambda: self._store.query_progress(self._ledger.name))
         self.standings = standings_of(progress)
         self._occupancy.look(len(self.standings))
 
@@ -199,11 +200,15 @@ class Driver:
 
         Those that were given one now.
         """
-        late = await insist(self._clock, lambda: self._store.late_accounts(self._ledger.name, limit=LATE_PAGE))
+        late = await insist(
+            self._store.outage, self._clock, lambda: self._store.late_accounts(self._ledger.name, limit=LATE_PAGE)
+        )
         if not late:
             return ()
         ids = list({one.group_id for one in late})
-        page = await insist(self._clock, lambda: self._store.query_groups(self._ledger.name, group_ids=ids))
+        page = await insist(
+            self._store.outage, self._clock, lambda: self._store.query_groups(self._ledger.name, group_ids=ids)
+        )
         entries = {entry.group_id: entry for entry in page}
         fates = {one.attempt_id: late_fate(one, entries[one.group_id]) for one in late}
         for one in late:
@@ -283,10 +288,10 @@ class Driver:
         if not write.is_empty:
             await self._write(write)
         if decision.cancelled:
-            await insist(self._clock, lambda: self._store.cancel_rollouts(decision.cancelled))
+            await insist(self._store.outage, self._clock, lambda: self._store.cancel_rollouts(decision.cancelled))
 
     async def _write(self, write: LedgerWrite) -> None:
-        await insist(self._clock, lambda: self._store.write_ledger(self._ledger, write))
+        await insist(self._store.outage, self._clock, lambda: self._store.write_ledger(self._ledger, write))
 
     async def _ask(self, waiter: Waiter) -> None:
         if waiter.future.done():
@@ -360,7 +365,9 @@ class Driver:
     async def _hedge(self, standing: Standing) -> None:
         if not self.schedule.may_hedge(standing.group_id, standing.rollout_id):
             return
-        rollout = await insist(self._clock, lambda: self._store.get_rollout_by_id(standing.rollout_id))
+        rollout = await insist(
+            self._store.outage, self._clock, lambda: self._store.get_rollout_by_id(standing.rollout_id)
+        )
 
         async def act() -> None:
             if rollout is not None and self.schedule.may_hedge(standing.group_id, standing.rollout_id):

@@ -29,7 +29,7 @@ async def supervise(
             await asyncio.wait([task])
     if not task.cancelled():
         task.result()
-    if seconds:
+    elif seconds:
         raise StoreUnavailable(
             f"stopped while the store has been away for {seconds:.0f} s: what was running is retried once its leases "
             "have ended"

@@ -27,7 +27,6 @@ from outrider.runner.channel import Report, WorkerEnd, WorkerExit
 from outrider.runner.loop_watch import LoopWatch
 from outrider.runner.runner import Runner
 from outrider.runner.worker import WorkerSpec, exit_by, open_runner, own_error
-from outrider.store import outage
 
 EXIT_SECONDS = 5.0
 """How long the process may take to exit once its work is done: threads and exit handlers of agents may never end."""
@@ -114,7 +113,6 @@ def main() -> int:
     channel = WorkerEnd(int(sys.argv[1]))
     spec = wire.from_record(channel.receive(), WorkerSpec)
     logging.basicConfig(level=spec.log_level, format=f"Worker-{spec.index} %(levelname)s %(message)s")
-    logging.getLogger(outage.__name__).setLevel(logging.ERROR)  # its supervisor says it, once for all workers
     code = run_to_end(_work_and_tell(spec, channel), loop_factory=lambda: asyncio.SelectorEventLoop(_WorkerSelector()))
     channel.flush(EXIT_SECONDS)
     return code

@@ -1,7 +1,7 @@
 """A database that is away: whoever needs it waits for it, and it is said once, and once more when it is back.
 
 Invariants:
-- It is away as long as a call that failed has not succeeded since: on a full disk reads go on and writes do not.
+- It is back when one of the calls that failed succeeds: on a full disk reads succeed all the time, and say nothing.
 - However many calls of a process fail meanwhile, it is said once.
 """
 
@@ -47,10 +47,8 @@ class Outage:
     def over(self, call: "RepeatedCall") -> None:
         """A call has succeeded."""
         if call in self._waiting:
-            seconds = self.seconds
-            self._waiting.discard(call)
-            if not self._waiting:
-                _log.warning("the store is back after %.0f s", seconds)
+            _log.warning("the store is back after %.0f s", self.seconds)
+            self._waiting.clear()
 
     def time(self) -> float:
         return self._clock.time()

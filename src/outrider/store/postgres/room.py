@@ -50,8 +50,8 @@ async def url_with_room(url: StoreUrl, n_processes: int, *, n_machines: int = 1)
             f"spare ({room}): {fewer}raise it to {room.allowed + least - room.free} or more"
         )
     note = (
-        f"the server has {room.free} connections to spare ({room}): each of the {n_processes} workers takes one instead "
-        f"of {address.n_connections}; {room.allowed + most - room.free} would be enough for all"
+        f"the server has {room.free} connections to spare ({room}): each of the {n_processes} workers takes one "
+        f"instead of {address.n_connections}; {room.allowed + most - room.free} would be enough for all"
     )
     return url.with_option("connections", "1"), note
 

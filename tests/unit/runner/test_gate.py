@@ -173,4 +173,4 @@ async def test_a_store_that_cannot_be_reached_is_tried_again(clock: FakeClock, c
         async with asyncio.timeout(10):
             assert await waiting == 1
     assert "the store is away" in caplog.text
-    assert "cannot look for leave" in caplog.text
+    assert "the store is back" in caplog.text

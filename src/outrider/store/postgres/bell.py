@@ -2,7 +2,7 @@
 
 Invariants:
 - Of the processes on one machine that wait, one listens, and passes on by named pipes what it hears: the one that holds
-  a lock, which the kernel takes from it when it dies. Another takes its place within `net_seconds`.
+  a lock, which the kernel takes from it when it dies. Another takes its place within `TAKE_OVER_SECONDS`.
 - The connection that listens does nothing else: after a `prepare` a connection hears nothing until its next query.
 - It is opened when somebody first waits and kept until the store is closed; whenever it becomes active or is lost,
   everybody who waits on this machine is woken, so that no ring falls into the gap.
@@ -26,6 +26,9 @@ from outrider.store.postgres.driver import LOST, Link, asyncpg
 from outrider.store.postgres.links import FIRST_PAUSE, LONGEST_PAUSE
 
 _log = logging.getLogger(__name__)
+
+TAKE_OVER_SECONDS = 1.0
+"""How often to look whether another process still listens: the kernel tells nobody that a lock is free."""
 
 PROBE_SECONDS = 15.0
 """How often to make sure that a silent connection is alive, since a cut network closes nothing."""
@@ -82,7 +85,7 @@ class PostgresBell(FifoBell):
             with self._turn() as is_ours:
                 if is_ours:
                     await self._listen()
-            await asyncio.sleep(self.net_seconds)
+            await asyncio.sleep(TAKE_OVER_SECONDS)
 
     @contextmanager
     def _turn(self) -> Iterator[bool]:

@@ -72,10 +72,10 @@ class Connections:
         while True:
             if (link := self._idle_one(plans)) is not None:
                 return link
-            if self._may_open() and (link := await self._open(plans)) is not None:
-                return link
             if self._idle:
                 return await self._changed(*self._idle.pop(), plans)
+            if self._may_open() and (link := await self._open(plans)) is not None:
+                return link
             turn = self._turn(is_next=turn is not None)
             try:
                 await turn

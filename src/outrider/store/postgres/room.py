@@ -9,9 +9,6 @@ from outrider.store.postgres.driver import LOST, asyncpg
 from outrider.store.postgres.queries import SQL
 from outrider.store.url import StoreUrl
 
-OWN_CONNECTIONS = 1
-"""What the command that starts the processes may take beside the connection it has."""
-
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -38,12 +35,13 @@ async def url_with_room(url: StoreUrl, n_processes: int, *, n_machines: int = 1)
     """
     address = address_of(url)
     room = await _room_at(url)
-    others = OWN_CONNECTIONS + n_machines  # one process of each machine listens
-    least, most = n_processes + others, n_processes * address.n_connections + others
+    # One process of each machine listens; the one that asks here has its first connection already.
+    least = n_processes + n_machines
+    most = least + (n_processes + 1) * (address.n_connections - 1)
     if most <= room.free:
         return url, ""
     if least > room.free:
-        fit = room.free - others
+        fit = room.free - n_machines
         fewer = f"start {fit}, or " if fit > 0 else ""
         raise InvalidInput(
             f"{n_processes} worker processes need {least} connections, and {address.shown} has {max(room.free, 0)} to "

@@ -37,7 +37,10 @@ class FifoBell(Bell):
 
     def on_first_listener(self, topic: Topic) -> None:
         try:
-            path, descriptor = self._new_pipe(topic)
+            try:
+                path, descriptor = self._new_pipe(topic)
+            except FileNotFoundError:  # the last one to leave has just taken the folder away
+                path, descriptor = self._new_pipe(topic)
         except OSError as exc:
             if not self._is_said:
                 self.say_unheard(exc)

@@ -27,6 +27,9 @@ from outrider.store.postgres.links import FIRST_PAUSE, LONGEST_PAUSE
 
 _log = logging.getLogger(__name__)
 
+SETTLE_SECONDS = 0.1
+"""How long somebody must have waited before it is worth a connection: a process may be done by then."""
+
 TAKE_OVER_SECONDS = 1.0
 """How often to look whether another process still listens: the kernel tells nobody that a lock is free."""
 
@@ -70,6 +73,8 @@ class PostgresBell(FifoBell):
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+            with suppress(OSError):  # others are still there
+                self._folder.rmdir()
 
     def message(self, topics: Collection[Topic]) -> str:
         """What a transaction that changes these topics must notify."""
@@ -81,6 +86,7 @@ class PostgresBell(FifoBell):
 
     async def _attend(self) -> None:
         """Listen for this machine, as soon as no other process does."""
+        await asyncio.sleep(SETTLE_SECONDS)
         while True:
             with self._turn() as is_ours:
                 if is_ours:
@@ -90,16 +96,23 @@ class PostgresBell(FifoBell):
     @contextmanager
     def _turn(self) -> Iterator[bool]:
         """Whether it is this process that listens, within the block; where there is no folder, everybody does."""
+        path = self._folder / _LOCK
         try:
             self.make_folder()
-            descriptor = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        except FileNotFoundError:  # the last one to leave has just taken the folder away
+            yield False
+            return
         except OSError:
             yield True
             return
         _held.add(descriptor)
+        is_ours = _is_locked(descriptor, path)
         try:
-            yield _is_locked(descriptor)
+            yield is_ours
         finally:
+            if is_ours:
+                path.unlink(missing_ok=True)
             _held.discard(descriptor)
             os.close(descriptor)
 
@@ -157,12 +170,13 @@ class PostgresBell(FifoBell):
             self.ring_others([topic], but=next(iter(names)) if len(names) == 1 else "")
 
 
-def _is_locked(descriptor: int) -> bool:
+def _is_locked(descriptor: int, path: Path) -> bool:
+    """Whether this process has the lock now, and the file is still the one that others look for."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
         return False
-    return True
 
 
 def _close_held() -> None:

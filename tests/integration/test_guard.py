@@ -1,5 +1,6 @@
 """The guard over worker processes, which ends what their supervisor cannot end any more."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,6 +12,9 @@ import pytest
 
 from outrider.core.processes import WORKER_MARK
 from outrider.runner import guard
+from outrider.runner.kit import EpisodeSpec
+from outrider.runner.worker import Guard, WorkerSpec
+from outrider.store import StoreUrl
 
 STOPPED = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
 
@@ -66,3 +70,22 @@ def test_what_is_left_is_killed_at_once_when_no_worker_is(name: str):
     finally:
         daemon.kill()
         daemon.wait()
+
+
+async def test_the_guard_of_workers_that_are_gone_leaves_alone_those_that_replace_them():
+    guards, spec = Guard(), WorkerSpec(store_url=StoreUrl("memory://"), episodes=EpisodeSpec(agent="a:b"))
+    first = guards.enter(spec)
+    await guards.settled()
+    left_behind = start(f"{first.partition('.')[0]}.left.")  # the guard is done when this is gone
+    await guards.leave(first)
+    second = guards.enter(spec)
+    replacement = subprocess.Popen(["sleep", "60"], env={WORKER_MARK: second})
+    try:
+        await guards.settled()
+        await asyncio.to_thread(left_behind.wait, 20)
+        assert replacement.poll() is None
+    finally:
+        for process in (left_behind, replacement):
+            process.kill()
+            process.wait()
+        await guards.leave(second)

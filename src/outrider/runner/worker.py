@@ -226,7 +226,7 @@ class Guard:
     """Marks the worker processes of one supervisor, and keeps a guard at their side for as long as there are any."""
 
     def __init__(self) -> None:
-        self._name = new_id("wk")
+        self._name = ""
         self._numbers = count()
         self._n_workers = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -235,6 +235,7 @@ class Guard:
         """The mark of the next worker."""
         self._n_workers += 1
         if self._process is None:
+            self._name = new_id("wk")  # the guard before this one is about to end all that has its name
             mark = f"{WORKER_MARK}={self._name}."
             self._process = subprocess.Popen(
                 (sys.executable, "-IS", guarding.__file__, mark, str(spec.drain_seconds)),

@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,11 @@ _SETTINGS = {
 class PostgresServer:
     """A running server. `url` opens its default database; `new_url` a schema of its own in it."""
 
-    def __init__(self, folder: Path, **variables: str) -> None:
-        """`variables` are added to the environment of its programs."""
+    def __init__(self, folder: Path, *, variables: Mapping[str, str] | None = None, **settings: str) -> None:
+        """`variables` are added to the environment of its programs, `settings` to its configuration."""
         self.folder = folder
-        self._variables = variables
+        self._variables = variables or {}
+        self._settings = _SETTINGS | settings
         self.data = folder / "data"
         self._programs = _programs()
         self._user = _unprivileged_user() if os.geteuid() == 0 else None
@@ -77,7 +79,7 @@ class PostgresServer:
         self._run("initdb", "--no-sync", "--auth=trust", "--encoding=UTF8", "--no-locale", "-U", "postgres")
         (self.data / "pg_hba.conf").write_text(_HBA)
         with (self.data / "postgresql.conf").open("a") as settings:
-            settings.writelines(f"{name} = {value}\n" for name, value in _SETTINGS.items())
+            settings.writelines(f"{name} = {value}\n" for name, value in self._settings.items())
             settings.write(f"unix_socket_directories = '{self.folder}'\n")
         self._start()
         self.sql(f"CREATE ROLE locked LOGIN PASSWORD '{LOCKED_PASSWORD}'")
@@ -132,9 +134,16 @@ def _unprivileged_user() -> str:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """One server for this test process (each pytest-xdist worker has its own), started when first asked for."""
+    with started_server() as server:
+        yield server
+
+
+@contextmanager
+def started_server(**settings: str) -> Iterator[PostgresServer]:
+    """A server of its own for the block, with settings beside those that all have."""
     # A short path of its own: a socket's path may have 107 characters, and root's pytest folder is closed to others.
     folder = Path(tempfile.mkdtemp(prefix="outrider-pg-"))
-    server = PostgresServer(folder)
+    server = PostgresServer(folder, **settings)
     try:
         server.start()
         try:

@@ -206,7 +206,7 @@ async def test_a_neighbour_whose_clock_is_ahead_takes_nobodys_lease(postgres_url
 @pytest.fixture
 def jumping_server(wall_clock: JumpingClock) -> Iterator[PostgresServer]:
     folder = Path(tempfile.mkdtemp(prefix="outrider-pg-"))
-    server = PostgresServer(folder, **wall_clock.variables)
+    server = PostgresServer(folder, variables=wall_clock.variables)
     try:
         server.start()
         try:

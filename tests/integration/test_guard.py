@@ -1,5 +1,6 @@
 """The guard over worker processes, which ends what their supervisor cannot end any more."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -12,6 +13,9 @@ import pytest
 from ordinary_user import with_open_ways
 from outrider.core.processes import WORKER_MARK
 from outrider.runner import guard
+from outrider.runner.kit import EpisodeSpec
+from outrider.runner.worker import Guard, WorkerSpec
+from outrider.store import StoreUrl
 
 STOPPED = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
 
@@ -88,3 +92,22 @@ print(worker.wait(timeout=20))
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_worker_whose_environment_cannot_be_read_is_found_by_its_command_line(name: str):
     assert with_open_ways(UNDUMPABLE, name).split() == ["False", "True", "-9"]
+
+
+async def test_the_guard_of_workers_that_are_gone_leaves_alone_those_that_replace_them():
+    guards, spec = Guard(), WorkerSpec(store_url=StoreUrl("memory://"), episodes=EpisodeSpec(agent="a:b"))
+    first = guards.enter(spec)
+    await guards.settled()
+    left_behind = start(f"{first.partition('.')[0]}.left.")  # the guard is done when this is gone
+    await guards.leave(first)
+    second = guards.enter(spec)
+    replacement = subprocess.Popen(["sleep", "60"], env={WORKER_MARK: second})
+    try:
+        await guards.settled()
+        await asyncio.to_thread(left_behind.wait, 20)
+        assert replacement.poll() is None
+    finally:
+        for process in (left_behind, replacement):
+            process.kill()
+            process.wait()
+        await guards.leave(second)

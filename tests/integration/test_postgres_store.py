@@ -350,4 +350,4 @@ async def test_calls_that_come_while_one_is_under_way_share_the_next_round_trip(
     outcomes = await asyncio.gather(first, *later, return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["10", "20", "30", "20", "[13]", "40", "50", "60"]
     assert batches == [[1], [2, 3], [2, 13, 4, 5], [2], [13], [4], [5], [6]]
-    await batcher.drain()
+    await batcher.drain(5.0)

@@ -249,12 +249,12 @@ async def test_workers_wait_for_room_on_a_full_disk_and_lose_no_finished_work(
             await eventually(both_work)
             filler = fill(disk)
             go.touch()
-            await asyncio.to_thread(told, process, "cannot write the end of rollout")
-            await asyncio.to_thread(told, process, "cannot renew its leases")
+            await asyncio.to_thread(told, process, "the store is away since")
             refused = run_outrider("enqueue", "--test", "5000", "--store", url, code=1)
             assert f"outrider: the disk of {disk}/runs.db is full; nothing was changed" in refused.stderr
             assert process.poll() is None
             filler.unlink()
+            await asyncio.to_thread(told, process, "the store is back after")
             assert await asyncio.to_thread(process.wait, 30) == 0
         rollouts = await store.query_rollouts()
         assert [(rollout.status, rollout.reward, rollout.n_attempts) for rollout in rollouts] == [

@@ -122,7 +122,7 @@ async def test_a_killed_worker_is_noticed_at_once_replaced_and_its_rollout_retri
     assert first.failure is not None
     assert "SIGKILL" in first.failure.message
     assert any("SIGKILL" in line for line in lines)
-    assert supervisor.n_deaths == 1
+    assert supervisor.n_deaths == 1, lines
 
 
 async def test_a_task_that_kills_its_workers_fails_alone(store: Store, agents: Path):

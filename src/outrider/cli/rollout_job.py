@@ -18,6 +18,7 @@ from outrider.cli.rollout_folder import RolloutFolder, folder_to_resume, new_fol
 from outrider.cli.rollout_setup import check, demand_of, notes, worker_spec
 from outrider.cli.rollout_trainer import StandInTrainer, n_steps_done
 from outrider.cli.rollout_view import Moment, RolloutView, open_rollout_view
+from outrider.cli.room import url_for_workers
 from outrider.cli.supervision import supervise
 from outrider.core.account import Fate
 from outrider.core.clock import SystemClock, sleep
@@ -119,14 +120,16 @@ class Job:
 
     async def _work_on(self, store: Store, tasks: Mapping[str, Sequence[Task]]) -> str | None:
         settings, say = self._settings, self._view.line
+        as_tasks = settings.n_workers == 1
+        url = await url_for_workers(store, settings.n_workers, say, as_tasks=as_tasks, cluster=self._cluster)
         supervisor = Supervisor(
             store,
-            worker_spec(settings, store.url, self._demand, self._supply),
+            worker_spec(settings, url, self._demand, self._supply),
             scale=Scale(minimum=settings.n_workers, maximum=settings.n_workers),
             launcher=launcher_of(
                 store,
                 say,
-                as_tasks=settings.n_workers == 1,
+                as_tasks=as_tasks,
                 cluster=self._cluster,
                 cpus_per_worker=settings.cpus_per_worker,
                 pool=self._pool,
@@ -134,7 +137,7 @@ class Job:
         )
         async with RolloutScheduler(store, settings.scheduler, name=self._folder.name, tasks=tasks) as scheduler:
             try:
-                await supervise(supervisor, self._follow(store, scheduler, supervisor), say)
+                await supervise(store, supervisor, self._follow(store, scheduler, supervisor), say)
             except BatchLate as exc:
                 return str(exc)
         return supervisor.stopped_by

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from outrider.cli.machines import (
     supply_spec,
 )
 from outrider.cli.options import on_cluster, opened, spread_of
+from outrider.cli.room import url_for_workers
 from outrider.cli.run_config import RunConfig
 from outrider.cli.run_folder import RunFolder, folder_to_resume, lasting_settings, new_folder
 from outrider.cli.run_setup import (
@@ -52,7 +54,8 @@ from outrider.pool import MachinePool, PoolStatistics
 from outrider.runner.kit import check_episodes
 from outrider.runner.meter import Reading
 from outrider.runner.supervisor import Scale, Supervisor
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
+from outrider.store.outage import insist
 
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
@@ -99,10 +102,12 @@ class Job:
             for line in read_results(self._folder.results):
                 self._count(line)
             async with opened(self._folder.store_url(self._config), create=True) as store:
+                n_workers, say = self._config.n_workers, self._view.line
+                url = await url_for_workers(store, n_workers, say, as_tasks=n_workers == 1, cluster=self._cluster)
                 await enqueue(store, self._plan)
                 reached("run.enqueued")
                 await take_leases_of_the_dead(store)
-                stopped_by = await self._work(store, results)
+                stopped_by = await self._work(store, url, results)
                 summary = self._board.summary()
                 reached("run.collected")
                 write_report(self._folder.path, summary, run=self._plan.run, facts=self._facts())
@@ -121,7 +126,7 @@ class Job:
     def n_left(self) -> int:
         return len(self._plan) - self._board.n
 
-    async def _work(self, store: Store, results: ResultsFile) -> str | None:
+    async def _work(self, store: Store, url: StoreUrl, results: ResultsFile) -> str | None:
         while await self._collect(store, results, wait=0.0):
             continue  # what a run before this one has ended and not written down
         if not self.n_left:
@@ -134,7 +139,7 @@ class Job:
         async with open_machines(self._demand, self._supply, store, say, self._cluster) as self._pool:
             supervisor = Supervisor(
                 store,
-                worker_spec(self._config, store.url, episodes, tag),
+                worker_spec(self._config, url, episodes, tag),
                 scale=Scale(minimum=self._config.n_workers, maximum=self._config.n_workers),
                 launcher=launcher_of(
                     store,
@@ -145,7 +150,7 @@ class Job:
                     pool=self._pool,
                 ),
             )
-            await supervise(supervisor, self._follow(store, results, supervisor), say)
+            await supervise(store, supervisor, self._follow(store, results, supervisor), say)
         if self._pool is not None:
             self.statistics = self._pool.statistics()
         while await self._collect(store, results, wait=0.0):
@@ -153,13 +158,14 @@ class Job:
         return supervisor.stopped_by or self._stopped_by
 
     async def _follow(self, store: Store, results: ResultsFile, supervisor: Supervisor) -> None:
+        insistently = partial(insist, store.outage, self._clock)
         while self.n_left:
-            await self._show(store, supervisor)
-            await self._collect(store, results, wait=DISPLAY_SECONDS)
+            await insistently(partial(self._show, store, supervisor))
+            await insistently(partial(self._collect, store, results, wait=DISPLAY_SECONDS))
             self._stopped_by = self._spent(supervisor.reading)
             if self._stopped_by is not None:
                 break
-        await self._show(store, supervisor)
+        await insistently(partial(self._show, store, supervisor))
 
     def _spent(self, used: Reading) -> str | None:
         """Whether all workers together have used up the budget: each of them knows only of itself."""

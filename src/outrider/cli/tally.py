@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from outrider.core.clock import Clock
+from outrider.core.clock import Clock, SystemClock
 from outrider.core.rollout import Rollout
 from outrider.core.status import LIVE, QUEUED, RolloutStatus
 from outrider.store import Statistics, Store
+from outrider.store.outage import insist
 
 FEED_PAGE = 1000
 
@@ -69,16 +70,24 @@ def n_open(statistics: Statistics) -> int:
 
 
 async def follow(store: Store, tally: Tally, *, on_change: Callable[[Statistics], None], every: float) -> None:
-    """Count what ends until nothing is open any more; woken by ends, and every so many seconds for the display."""
-    while True:
+    """Count what ends until nothing is open any more; woken by ends, and every so many seconds for the display.
+
+    A store that is away is waited for.
+    """
+
+    async def count() -> bool:
         statistics = await store.statistics()
         on_change(statistics)
         if not n_open(statistics) and tally.cursor >= statistics.cursor:
-            return
+            return False
         finished = await store.finished_after(tally.cursor, limit=FEED_PAGE, wait=every)
         tally.cursor = finished.cursor
         for rollout in finished.items:
             tally.add(rollout)
+        return True
+
+    while await insist(store.outage, SystemClock(), count):
+        continue
 
 
 def new_tally(clock: Clock, statistics: Statistics) -> Tally:

@@ -18,6 +18,7 @@ from outrider.cli.options import (
     spread_of,
     store_option,
 )
+from outrider.cli.room import url_for_workers
 from outrider.cli.supervision import supervise
 from outrider.cli.tally import Tally, follow, n_open, new_tally
 from outrider.cli.work_view import View, open_view
@@ -29,6 +30,7 @@ from outrider.runner.kit import EpisodeSpec
 from outrider.runner.supervisor import Scale, Supervisor
 from outrider.runner.worker import WorkerSpec
 from outrider.store import Store, StoreUrl
+from outrider.store.outage import insist
 
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
@@ -195,9 +197,10 @@ async def _work(order: Order, cluster: "Cluster | None") -> tuple[dict[str, obje
             launcher = launcher_of(
                 store, view.line, as_tasks=order.as_tasks, cluster=cluster, cpus_per_worker=order.cpus_per_worker
             )
-            spec = replace(order.spec, store_url=store.url)
+            url = await url_for_workers(store, n_workers, view.line, as_tasks=order.as_tasks, cluster=cluster)
+            spec = replace(order.spec, store_url=url)
             supervisor = Supervisor(store, spec, scale=scale, launcher=launcher, on_line=view.line)
-            await supervise(supervisor, _follow(store, tally, view, forever=not order.until_done), view.line)
+            await supervise(store, supervisor, _follow(store, tally, view, forever=not order.until_done), view.line)
             for rollout in (await store.finished_after(tally.cursor, limit=1_000_000)).items:
                 tally.add(rollout)
         summary = tally.summary(clock.monotonic())
@@ -213,4 +216,6 @@ async def _follow(store: Store, tally: Tally, view: View, *, forever: bool) -> N
         await follow(store, tally, on_change=lambda statistics: view.update(tally, statistics), every=DISPLAY_SECONDS)
         if not forever:
             return
-        await store.finished_after(tally.cursor, wait=DISPLAY_SECONDS)
+        await insist(
+            store.outage, SystemClock(), lambda: store.finished_after(tally.cursor, limit=1, wait=DISPLAY_SECONDS)
+        )

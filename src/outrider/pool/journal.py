@@ -129,12 +129,16 @@ class JournalWriter:
                 async with asyncio.timeout(WRITE_SECONDS):
                     await self._journal.write_machines(self._pool, self._epoch, self._n_writes, records, moves)
             except (StoreUnavailable, TimeoutError) as exc:
+                is_new = not self.trouble
                 self.trouble = f"the journal cannot be written ({exc or 'no answer'})"
-                _log.warning("pool %s: %s; trying again in %g s", self._pool, self.trouble, pause)
+                level = logging.WARNING if is_new else logging.DEBUG
+                _log.log(level, "pool %s: %s; it is tried again until it can be", self._pool, self.trouble)
             except StoreError as exc:
                 self._lose(exc)
                 return
             else:
+                if self.trouble:
+                    _log.warning("pool %s: the journal is written again", self._pool)
                 self.trouble = ""
                 self.known.update(record.machine_id for record in records if record.address)
                 return

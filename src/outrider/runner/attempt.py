@@ -56,6 +56,7 @@ from outrider.core.status import AttemptStatus
 from outrider.core.tasks import uninterrupted
 from outrider.runner.admission import Admission
 from outrider.store import Store
+from outrider.store.outage import RepeatedCall
 
 R = TypeVar("R")
 
@@ -361,10 +362,15 @@ class AttemptRun:
 
     async def _insistently(self, write: Callable[[], Awaitable[None]], *, gives_up: bool = True) -> None:
         """Repeat a write while the store cannot be written; repeating one that was carried out changes nothing."""
-        for pause in chain(FINISH_RETRY_SECONDS, () if gives_up else repeat(FINISH_RETRY_SECONDS[-1])):
+        writing = RepeatedCall(self._store.outage)
+        give_up_at = self._clock.time() + sum(FINISH_RETRY_SECONDS) if gives_up else math.inf
+        pauses = chain(FINISH_RETRY_SECONDS, repeat(FINISH_RETRY_SECONDS[-1]))
+        while True:
             try:
-                return await write()
-            except StoreUnavailable as exc:
-                _log.warning("cannot write the end of rollout %s, will try again: %s", self.claimed.rollout_id, exc)
+                with writing:
+                    return await write()
+            except StoreUnavailable:
+                pause = next(pauses)
+                if self._clock.time() + pause > give_up_at:
+                    raise
                 await sleep(self._clock, pause)
-        return await write()

@@ -7,13 +7,11 @@ Invariants:
 """
 
 import asyncio
-import logging
 
 from outrider.core.clock import Clock, sleep
 from outrider.core.errors import StoreUnavailable
 from outrider.store import Store
-
-_log = logging.getLogger(__name__)
+from outrider.store.outage import RepeatedCall
 
 LOOK_SECONDS = 30.0
 """How long one call waits for a grant."""
@@ -31,6 +29,7 @@ class Gate:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._asking, self._looking = RepeatedCall(store.outage), RepeatedCall(store.outage)
         self._waiting: dict[str, asyncio.Future[int]] = {}
         self._unasked: dict[str, str] = {}
         self._someone_waits = asyncio.Event()
@@ -65,10 +64,10 @@ class Gate:
             self._something_to_ask.clear()
             asked = tuple((rollout_id, attempt_id) for attempt_id, rollout_id in self._unasked.items())
             try:
-                async with asyncio.timeout(CALL_SECONDS):
-                    await self._store.ask_to_begin(asked)
-            except (StoreUnavailable, TimeoutError) as exc:
-                _log.warning("cannot ask to begin, will try again: %s", exc)
+                with self._asking:
+                    async with asyncio.timeout(CALL_SECONDS):
+                        await self._store.ask_to_begin(asked)
+            except (StoreUnavailable, TimeoutError):
                 self._something_to_ask.set()
                 await sleep(self._clock, UNAVAILABLE_SECONDS)
             else:
@@ -82,10 +81,10 @@ class Gate:
                 self._someone_waits.clear()
                 continue
             try:
-                async with asyncio.timeout(LOOK_SECONDS + CALL_SECONDS):
-                    granted = await self._store.grants(self._waiting.keys(), wait=LOOK_SECONDS)
-            except (StoreUnavailable, TimeoutError) as exc:
-                _log.warning("cannot look for leave to begin, will try again: %s", exc)
+                with self._looking:
+                    async with asyncio.timeout(LOOK_SECONDS + CALL_SECONDS):
+                        granted = await self._store.grants(self._waiting.keys(), wait=LOOK_SECONDS)
+            except (StoreUnavailable, TimeoutError):
                 await sleep(self._clock, UNAVAILABLE_SECONDS)
                 continue
             for attempt_id in [name for name in self._waiting if name in granted]:  # in the order they came

@@ -25,6 +25,7 @@ from outrider.core.loops import run_to_end
 from outrider.core.undumpable import become_undumpable
 from outrider.runner.channel import Report, WorkerEnd, WorkerExit
 from outrider.runner.loop_watch import LoopWatch
+from outrider.runner.runner import Runner
 from outrider.runner.worker import WorkerSpec, exit_by, open_runner, own_error
 
 EXIT_SECONDS = 5.0
@@ -49,18 +50,29 @@ async def _work(spec: WorkerSpec, channel: WorkerEnd) -> WorkerExit:
     loop = asyncio.get_running_loop()
     stopped_by: list[str] = []
 
+    own_task = asyncio.current_task()
+    runner: Runner | None = None
+    n_run = 0
+
     def stop(name: str) -> None:
         stopped_by.append(name)
-        runner.stop()
+        if runner is not None:
+            runner.stop()
+        elif own_task is not None:  # it may wait for its store for long
+            own_task.cancel()
 
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number.name)
+    channel.listen(partial(loop.call_soon_threadsafe, stop, ""))
     watch = LoopWatch(spec.config.max_block_seconds, lambda found: channel.tell(Report(blockage=found)))
-    async with open_runner(
-        spec, lambda line: channel.tell(Report(line=line)), watch=watch, owns_process=True
-    ) as runner:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop, number.name)
-        channel.listen(partial(loop.call_soon_threadsafe, stop, ""))
-        n_run = await runner.iter()
+    try:
+        async with open_runner(
+            spec, lambda line: channel.tell(Report(line=line)), watch=watch, owns_process=True
+        ) as runner:
+            n_run = await runner.iter()
+    except asyncio.CancelledError:
+        if runner is not None or not stopped_by:
+            raise
     if stopped_by and stopped_by[0]:
         return WorkerExit(failed=True, description=f"was told to stop by a {stopped_by[0]} from outside")
     return WorkerExit(failed=False, description=f"ended after {n_run} rollouts")

@@ -18,6 +18,7 @@ from outrider.core.clock import Clock, sleep, wait
 from outrider.core.errors import PolicyError, StoreError, StoreUnavailable
 from outrider.core.published import PublishedPolicy, published_in
 from outrider.store import Resources, Store
+from outrider.store.outage import RepeatedCall
 
 _log = logging.getLogger(__name__)
 
@@ -62,15 +63,15 @@ class Publications:
 
     async def run(self) -> None:
         await self._needed.wait()
-        after = 0
+        after, looking = 0, RepeatedCall(self._store.outage)
         while True:
             try:
-                async with asyncio.timeout(LOOK_SECONDS + CALL_SECONDS):
-                    # The first look must not wait: perhaps nothing was ever published.
-                    seconds = LOOK_SECONDS if self._has_looked else 0.0
-                    found = await self._store.get_latest_resources(after=after, wait=seconds)
-            except (StoreUnavailable, TimeoutError) as exc:
-                _log.warning("cannot look for published policies, will try again: %s", exc)
+                with looking:
+                    async with asyncio.timeout(LOOK_SECONDS + CALL_SECONDS):
+                        # The first look must not wait: perhaps nothing was ever published.
+                        seconds = LOOK_SECONDS if self._has_looked else 0.0
+                        found = await self._store.get_latest_resources(after=after, wait=seconds)
+            except (StoreUnavailable, TimeoutError):
                 await sleep(self._clock, UNAVAILABLE_SECONDS)
                 continue
             if found is not None:

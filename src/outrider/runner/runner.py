@@ -35,6 +35,7 @@ from outrider.runner.claims import Claims
 from outrider.runner.env_manager import EnvManager
 from outrider.runner.loop_watch import LoopWatch
 from outrider.store import Store
+from outrider.store.outage import RepeatedCall
 
 _log = logging.getLogger(__name__)
 
@@ -134,6 +135,7 @@ class Runner:
         self._config = _changed(config or RunnerConfig(), changes)
         self._clock = clock or SystemClock()
         self._on_claim = on_claim
+        self._claiming, self._renewing, self._reporting = (RepeatedCall(store.outage) for _ in range(3))
         self._admission = Admission.to(store, self._clock)
         self._running: dict[str, _Running] = {}
         self._interval = self._config.heartbeat_interval
@@ -210,14 +212,14 @@ class Runner:
         if self._isolated is not None:
             await asyncio.wait([self._isolated])
         try:
-            if self._looks_for_isolated and not self._running:
-                if isolated := await self._dequeue(1, isolated=True):
-                    self._isolated = asyncio.get_running_loop().create_future()
-                    return isolated
-                self._looks_for_isolated = False
-            claimed = await self._dequeue(limit, wait=self._config.poll_interval)
-        except StoreUnavailable as exc:
-            _log.warning("cannot claim, will try again: %s", exc)
+            with self._claiming:
+                if self._looks_for_isolated and not self._running:
+                    if isolated := await self._dequeue(1, isolated=True):
+                        self._isolated = asyncio.get_running_loop().create_future()
+                        return isolated
+                    self._looks_for_isolated = False
+                claimed = await self._dequeue(limit, wait=self._config.poll_interval)
+        except StoreUnavailable:
             await sleep(self._clock, UNAVAILABLE_SECONDS)
             return ()
         reached("runner.claimed")
@@ -342,9 +344,9 @@ class Runner:
             if self._beat.cancelled():
                 continue
             try:
-                lost = self._beat.result()
-            except (StoreUnavailable, TimeoutError) as exc:
-                _log.warning("worker %s cannot renew its leases, will try again: %s", self.worker_id, exc)
+                with self._renewing:
+                    lost = self._beat.result()
+            except (StoreUnavailable, TimeoutError):
                 self._lose_expired()
                 await sleep(self._clock, min(UNAVAILABLE_SECONDS, self._interval))
                 continue
@@ -388,11 +390,12 @@ class Runner:
 
     async def _report_progress_of(self, running: _Running) -> None:
         try:
-            await running.attempt.report_progress()
+            with self._reporting:
+                await running.attempt.report_progress()
         except LeaseLost as exc:
             self._lose((LostLease(attempt_id=exc.attempt_id, reason=exc.reason),))
-        except StoreUnavailable as exc:
-            _log.warning("cannot report on %s, will try again: %s", running.attempt.claimed.rollout_id, exc)
+        except StoreUnavailable:
+            pass  # the next report takes it along
 
 
 def _changed(config: RunnerConfig, changes: Mapping[str, Any]) -> RunnerConfig:

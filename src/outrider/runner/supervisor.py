@@ -21,7 +21,7 @@ from itertools import count
 from outrider.core.attempt import Failure
 from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.crash_points import reached
-from outrider.core.errors import Boundary, InvalidInput, LeaseLost, StoreError, WorkersFailed
+from outrider.core.errors import Boundary, InvalidInput, LeaseLost, StoreError, StoreUnavailable, WorkersFailed
 from outrider.core.status import LIVE, QUEUED, AttemptStatus, RolloutStatus
 from outrider.core.tasks import uninterrupted
 from outrider.runner.channel import WorkerExit
@@ -29,6 +29,7 @@ from outrider.runner.loop_watch import Blockage, LoopWatch
 from outrider.runner.meter import Reading
 from outrider.runner.worker import Guard, LineHandler, ProcessWorker, RunningWorker, TaskWorker, WorkerSpec
 from outrider.store import Revoked, Statistics, Store
+from outrider.store.outage import RepeatedCall
 
 _log = logging.getLogger(__name__)
 
@@ -174,9 +175,13 @@ class Supervisor:
         if self._scale.is_fixed:
             self._grow_to(self._scale.maximum)
             return
+        looking = RepeatedCall(self._store.outage)
         while not self._draining.is_set():
             try:
-                wanted = self._scale.wanted(await self._store.statistics())
+                with looking:
+                    wanted = self._scale.wanted(await self._store.statistics())
+            except StoreUnavailable:
+                pass  # the outage says so
             except StoreError as exc:
                 _log.warning("cannot look at the queue, will try again: %s", exc)
             else:

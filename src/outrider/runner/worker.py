@@ -33,7 +33,8 @@ from outrider.runner.kit import EpisodeSpec, open_episodes
 from outrider.runner.loop_watch import LoopWatch
 from outrider.runner.meter import Meter, Reading
 from outrider.runner.runner import Runner, RunnerConfig, worker_id_of
-from outrider.store import Store, StoreUrl, open_store
+from outrider.store import Store, StoreUrl
+from outrider.store.opening import open_when_there
 
 STDIN, STDOUT, STDERR = range(3)
 INPUT_CHARACTERS = 200
@@ -225,7 +226,7 @@ class Guard:
     """Marks the worker processes of one supervisor, and keeps a guard at their side for as long as there are any."""
 
     def __init__(self) -> None:
-        self._name = new_id("wk")
+        self._name = ""
         self._numbers = count()
         self._n_workers = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -234,6 +235,7 @@ class Guard:
         """The mark of the next worker."""
         self._n_workers += 1
         if self._process is None:
+            self._name = new_id("wk")  # the guard before this one is about to end all that has its name
             mark = f"{WORKER_MARK}={self._name}."
             self._process = subprocess.Popen(
                 (sys.executable, "-IS", guarding.__file__, mark, str(spec.drain_seconds)),
@@ -415,7 +417,7 @@ async def open_runner(
     """The worker that `spec` describes, on a store of its own. It says what it has used too, in lines of readings."""
     meter = Meter()
     async with (
-        open_store(spec.store_url, create=False) as store,
+        await open_when_there(spec.store_url, lambda what: say(f"⏳ Worker-{spec.index} {what}")) as store,
         open_episodes(spec.episodes, meter, worker=spec.index, journal=store) as episodes,
     ):
         readings = asyncio.create_task(_say_readings(meter, say, SystemClock()), name="say readings")

@@ -18,7 +18,7 @@ from outrider.core import wire
 from outrider.core.account import Account
 from outrider.core.attempt import Attempt, Failure, LostLease
 from outrider.core.clock import Clock, sleep
-from outrider.core.errors import Boundary, InvalidInput, StoreError, UnknownId
+from outrider.core.errors import Boundary, InvalidInput, StoreError, StoreUnavailable, UnknownId
 from outrider.core.event import Event, EventKind, RecordedEvent
 from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, RolloutRequest
@@ -28,6 +28,7 @@ from outrider.store.bell import Bell, Topic
 from outrider.store.handle import StoreHandle
 from outrider.store.ledgers import LedgerMethods
 from outrider.store.machines import MachineMethods
+from outrider.store.outage import Outage, RepeatedCall
 from outrider.store.protocol import DEFAULT_RESOURCES, Finished, Resources, Revoked, SortKey, Statistics, Store
 from outrider.store.reported import Reported
 from outrider.store.steps import (
@@ -79,6 +80,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
     def __init__(self, url: StoreUrl, clock: Clock, bell: Bell) -> None:
         super().__init__(clock, bell)
         self._url = url
+        self.outage = Outage(clock)
         self._is_open = False
         self._sweeper: asyncio.Task[None] | None = None
         self._handle: StoreHandle
@@ -465,13 +467,16 @@ class LeasedStore(LedgerMethods, MachineMethods):
         return found
 
     async def _sweep(self) -> None:
-        is_said = False
+        looking, is_said = RepeatedCall(self.outage), False
         while True:
             # Counted from before the look: a lease may be granted, and time may pass, while it is under way.
             next_look = self._clock.monotonic() + SWEEP_SECONDS
             try:
-                next_expiry = await self._expire()
-                await self._add_up()
+                with looking:
+                    next_expiry = await self._expire()
+                    await self._add_up()
+            except StoreUnavailable:
+                pass  # which the outage says
             except StoreError as exc:
                 if not is_said:
                     _log.warning("cannot take expired leases away, will try again: %s", exc)

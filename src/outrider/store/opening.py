@@ -1,13 +1,15 @@
 """`open_store(url)`: the one door to all engines."""
 
+import asyncio
 import os
-from collections.abc import Generator
+import random
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from outrider.core.clock import Clock, SystemClock
-from outrider.core.errors import InvalidInput
+from outrider.core.errors import InvalidInput, StoreUnavailable
 from outrider.core.ids import new_id
 from outrider.store.durability import Durability, refuse_others, take_durability
 from outrider.store.leased import LeasedStore
@@ -16,6 +18,9 @@ from outrider.store.url import StoreUrl
 
 HISTORY_VARIABLE = "OUTRIDER_HISTORY"
 """Names the folder in which every call on a store is recorded; see `outrider.store.history`."""
+
+AGAIN_SECONDS = 2.0
+"""The pause before a store is opened again, about: many processes may wait for the same one."""
 
 SCHEMES = "memory://, sqlite:///FILE, postgresql://USER@HOST/DATABASE"
 
@@ -60,6 +65,22 @@ def open_store(
     """
     given = url if isinstance(url, StoreUrl) else StoreUrl(url)
     return OpenStore(_engine(given, clock or SystemClock(), create=create), read_only=read_only)
+
+
+async def open_when_there(url: str | StoreUrl, say: Callable[[str], None]) -> Store:
+    """The store at `url`, as soon as it can be had: its server may be away, or have no connection to spare.
+
+    `say` is told once what is waited for. What waiting does not mend is raised.
+    """
+    is_said = False
+    while True:
+        try:
+            return await open_store(url, create=False)
+        except StoreUnavailable as exc:
+            if not is_said:
+                say(f"waits for the store: {exc}")
+            is_said = True
+            await asyncio.sleep(AGAIN_SECONDS * random.uniform(0.5, 1.5))
 
 
 def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:

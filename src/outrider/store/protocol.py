@@ -27,6 +27,7 @@ from outrider.core.page import Page
 from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, RolloutRequest
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
+from outrider.store.outage import Outage
 from outrider.store.url import StoreUrl
 
 SortKey = Literal["enqueued_at", "ended_at"]
@@ -85,6 +86,10 @@ class Store(Protocol):
     @property
     def url(self) -> StoreUrl:
         """What `open_store` takes to open this store again. Another process needs what its `reveal()` returns."""
+
+    @property
+    def outage(self) -> Outage:
+        """Whether the database is away just now, as far as calls that are repeated until they succeed tell."""
 
     async def enqueue_rollout(
         self,

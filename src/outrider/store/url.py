@@ -53,6 +53,12 @@ class StoreUrl(Secret):
     def has_password(self) -> bool:
         return self.without_password != self._text
 
+    def with_option(self, name: str, value: str) -> "StoreUrl":
+        """The URL with one parameter set."""
+        parts = urlsplit(self._text)
+        options = [one for one in parts.query.split("&") if one and one.partition("=")[0] != name]
+        return StoreUrl(urlunsplit(parts._replace(query="&".join([*options, f"{name}={value}"]))))
+
     def completed(self) -> "StoreUrl":
         """With the password in OUTRIDER_STORE, if that names this store and the URL itself has none."""
         given = StoreUrl(os.environ.get(VARIABLE, ""))

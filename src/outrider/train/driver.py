@@ -23,11 +23,12 @@ from outrider.core.ledger import Ask, GroupEntry, GroupMove, GroupState, Ledger,
 from outrider.core.rollout import Rollout
 from outrider.store import Store
 from outrider.store.bell import Listener
+from outrider.store.outage import insist
 from outrider.train.config import SchedulerConfig
 from outrider.train.delivery import Delivery
 from outrider.train.groups import OpenGroup, late_fate
 from outrider.train.metrics import LengthBias, Occupancy, token_metrics
-from outrider.train.news import NET_SECONDS, follow_asks, follow_ends, insist
+from outrider.train.news import NET_SECONDS, follow_asks, follow_ends
 from outrider.train.schedule import Decision, Schedule
 from outrider.train.unaccounted import Unaccounted
 from outrider.train.watch import Phase, Standing, standings_of
@@ -193,7 +194,7 @@ class Driver:
 
     async def look(self) -> None:
         """See what live members are doing."""
-        progress = await insist(self._clock, lambda: self._store.query_progress(self._ledger.name))
+        progress = await insist(self._store.outage, self._clock, lambda: self._store.query_progress(self._ledger.name))
         self.standings = standings_of(progress)
         self._occupancy.look(len(self.standings))
 
@@ -204,14 +205,20 @@ class Driver:
         over.
         """
         await self.unaccounted.settle(at_once=at_once)
-        late = await insist(self._clock, lambda: self._store.late_accounts(self._ledger.name, limit=LATE_PAGE))
+        late = await insist(
+            self._store.outage, self._clock, lambda: self._store.late_accounts(self._ledger.name, limit=LATE_PAGE)
+        )
         if not late:
             return ()
         ids = list({one.group_id for one in late})
-        page = await insist(self._clock, lambda: self._store.query_groups(self._ledger.name, group_ids=ids))
+        page = await insist(
+            self._store.outage, self._clock, lambda: self._store.query_groups(self._ledger.name, group_ids=ids)
+        )
         entries = {entry.group_id: entry for entry in page}
         rollouts = await insist(
-            self._clock, lambda: self._store.query_rollouts(rollout_ids=list({one.rollout_id for one in late}))
+            self._store.outage,
+            self._clock,
+            lambda: self._store.query_rollouts(rollout_ids=list({one.rollout_id for one in late})),
         )
         last = {rollout.rollout_id: rollout.attempt_id for rollout in rollouts}
         fates = {
@@ -297,10 +304,10 @@ class Driver:
             await self._write(write)
             reached("scheduler.decided")
         if decision.cancelled:
-            await insist(self._clock, lambda: self._store.cancel_rollouts(decision.cancelled))
+            await insist(self._store.outage, self._clock, lambda: self._store.cancel_rollouts(decision.cancelled))
 
     async def _write(self, write: LedgerWrite) -> None:
-        await insist(self._clock, lambda: self._store.write_ledger(self._ledger, write))
+        await insist(self._store.outage, self._clock, lambda: self._store.write_ledger(self._ledger, write))
 
     async def _ask(self, waiter: Waiter) -> None:
         if waiter.future.done():
@@ -378,7 +385,9 @@ class Driver:
     async def _hedge(self, standing: Standing) -> None:
         if not self.schedule.may_hedge(standing.group_id, standing.rollout_id):
             return
-        rollout = await insist(self._clock, lambda: self._store.get_rollout_by_id(standing.rollout_id))
+        rollout = await insist(
+            self._store.outage, self._clock, lambda: self._store.get_rollout_by_id(standing.rollout_id)
+        )
 
         async def act() -> None:
             if rollout is not None and self.schedule.may_hedge(standing.group_id, standing.rollout_id):

@@ -38,11 +38,11 @@ from outrider.core.status import LIVE, QUEUED, Mode
 from outrider.core.task import Task
 from outrider.core.tasks import uninterrupted
 from outrider.store import Store
+from outrider.store.outage import insist
 from outrider.train.advantage import AdvantageRule
 from outrider.train.config import SchedulerConfig, warnings_of
 from outrider.train.delivery import RolloutBatch, load_batch
 from outrider.train.driver import Driver
-from outrider.train.news import insist
 from outrider.train.schedule import Schedule
 from outrider.train.status import SchedulerStatus, what_blocks
 from outrider.train.validation import Validation, ValidationResult
@@ -141,7 +141,8 @@ class RolloutScheduler:
                 await asyncio.wait_for(driver.look(), LOOK_SECONDS)
             raise BatchLate(f"no batch after {seconds:g} s: {what_blocks(self.status(), utc(self._clock.time()))}")
         try:
-            batch = await load_batch(self._store, waiter.delivery, version=waiter.version, rule=self._rule)
+            load = partial(load_batch, self._store, waiter.delivery, version=waiter.version, rule=self._rule)
+            batch = await insist(self._store.outage, self._clock, load)
         except BaseException:
             driver.give_back(waiter)
             raise
@@ -319,9 +320,9 @@ class RolloutScheduler:
             self._published = policy
 
     async def _put(self, changed: Mapping[str, Any]) -> None:
-        resources = await insist(self._clock, self._store.get_latest_resources)
+        resources = await insist(self._store.outage, self._clock, self._store.get_latest_resources)
         others: Mapping[str, Any] = {} if resources is None else resources.resources
-        await insist(self._clock, lambda: self._store.put_resources({**others, **changed}))
+        await insist(self._store.outage, self._clock, lambda: self._store.put_resources({**others, **changed}))
 
     async def _set_paused(self, *, paused: bool) -> None:
         driver = self._driving

@@ -14,7 +14,8 @@ from outrider.core.rollout import Rollout
 from outrider.core.status import LIVE, AttemptStatus, RolloutStatus
 from outrider.core.turn import RESET
 from outrider.store import Store
-from outrider.train.news import PAGE, insist
+from outrider.store.outage import insist
+from outrider.train.news import PAGE
 
 OWN_SECONDS = 30.0
 """How long an attempt that is over has to leave its account itself, which may tell more than its events do."""
@@ -33,6 +34,7 @@ class Unaccounted:
         self._store = store
         self._clock = clock
         self._ledger = ledger
+        self._insistently = partial(insist, store.outage, clock)
         self._expected: dict[str, _Expected] = {}
 
     @property
@@ -57,12 +59,12 @@ class Unaccounted:
     async def look(self) -> None:
         """Remember those that lack an account in open groups, and among the rollouts that ended last."""
         store = self._store
-        cursor = (await insist(self._clock, store.statistics)).cursor
-        feed = await insist(self._clock, partial(store.finished_after, max(cursor - PAGE, 0), limit=PAGE))
+        cursor = (await self._insistently(store.statistics)).cursor
+        feed = await self._insistently(partial(store.finished_after, max(cursor - PAGE, 0), limit=PAGE))
         found = [rollout for rollout in feed.items if rollout.metadata.get(LEDGER_KEY) == self._ledger]
         unfinished = partial(store.query_groups, self._ledger, states=(GroupState.OPENED, GroupState.COMPLETE))
-        for group in await insist(self._clock, unfinished):
-            found += await insist(self._clock, partial(store.query_rollouts, group_id=group.group_id))
+        for group in await self._insistently(unfinished):
+            found += await self._insistently(partial(store.query_rollouts, group_id=group.group_id))
         self.note(found, await self._accounts([rollout.rollout_id for rollout in found]))
 
     async def settle(self, *, at_once: bool = False) -> None:
@@ -80,16 +82,16 @@ class Unaccounted:
                 del self._expected[rollout_id]
 
     async def _leave_missing(self, rollout_id: str, known: set[str]) -> None:
-        attempts = await insist(self._clock, partial(self._store.query_attempts, rollout_id))
+        attempts = await self._insistently(partial(self._store.query_attempts, rollout_id))
         for attempt in attempts:
             if attempt.attempt_id in known or attempt.status.is_live:
                 continue
             recorded = partial(self._store.query_events, rollout_id, attempt_id=attempt.attempt_id)
-            account = account_of(attempt, (await insist(self._clock, recorded)).items)
-            await insist(self._clock, partial(self._store.leave_account, rollout_id, attempt.attempt_id, account))
+            account = account_of(attempt, (await self._insistently(recorded)).items)
+            await self._insistently(partial(self._store.leave_account, rollout_id, attempt.attempt_id, account))
 
     async def _accounts(self, rollout_ids: Sequence[str]) -> Sequence[AttemptAccount]:
-        return await insist(self._clock, partial(self._store.query_accounts, rollout_ids)) if rollout_ids else ()
+        return await self._insistently(partial(self._store.query_accounts, rollout_ids)) if rollout_ids else ()
 
 
 def account_of(attempt: Attempt, events: Iterable[RecordedEvent]) -> Account:

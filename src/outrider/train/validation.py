@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from outrider.core.seeds import derived_seed
 from outrider.core.status import Mode, RolloutStatus
 from outrider.core.task import Task
 from outrider.store import Store
+from outrider.store.outage import insist
 from outrider.train.config import EnvManagerConfig, SchedulerConfig
 from outrider.train.seeding import sampling_of, task_of
 
@@ -88,18 +90,20 @@ class Validation:
     async def run(self, store: Store, clock: Clock, timeout: float) -> tuple[Rollout, ...]:
         """Have it run, so many at once; whatever has not ended at the deadline is cancelled. All of its rollouts."""
         deadline = clock.monotonic() + timeout
+        insistently = partial(insist, store.outage, clock)
         waiting = self.requests()
         ids: list[str] = []
         open_ids: set[str] = set()
-        cursor = (await store.statistics()).cursor
+        cursor = (await insistently(store.statistics)).cursor
         try:
             while (waiting or open_ids) and (left := deadline - clock.monotonic()) > 0:
                 next_ones, waiting = _split(waiting, self.n_at_once - len(open_ids))
-                for rollout in await store.enqueue_many_rollouts(next_ones):
+                for rollout in await insistently(partial(store.enqueue_many_rollouts, next_ones)):
                     ids.append(rollout.rollout_id)
                     open_ids |= set() if rollout.status.is_final else {rollout.rollout_id}
                 reached("validation.enqueued")
-                feed = await store.finished_after(cursor, limit=FEED_PAGE, wait=left if open_ids else 0.0)
+                wait = left if open_ids else 0.0
+                feed = await insistently(partial(store.finished_after, cursor, limit=FEED_PAGE, wait=wait))
                 cursor = feed.cursor
                 open_ids -= {rollout.rollout_id for rollout in feed.items}
         finally:
@@ -109,7 +113,7 @@ class Validation:
             _log.warning(
                 "%d of %d rollouts of the validation did not end in %g s", n_late, len(ids) + len(waiting), timeout
             )
-        return (await store.query_rollouts(rollout_ids=ids)).items
+        return (await insistently(partial(store.query_rollouts, rollout_ids=ids))).items
 
     def result(self, rollouts: Sequence[Rollout], seconds: float) -> ValidationResult:
         by_tag: dict[str, list[Rollout]] = {tag: [] for tag, n in self._manager.partition.items() if n}

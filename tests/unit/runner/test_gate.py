@@ -22,6 +22,7 @@ class Counted:
 
     def __init__(self, store: Store, *, n_failures: int = 0) -> None:
         self._store = store
+        self.outage = store.outage
         self._n_failures = n_failures
         self.calls: Counter[str] = Counter()
         self.asked: list[Sequence[tuple[str, str]]] = []
@@ -171,5 +172,5 @@ async def test_a_store_that_cannot_be_reached_is_tried_again(clock: FakeClock, c
         await here.grant(here.claimed[0], version=1)
         async with asyncio.timeout(10):
             assert await waiting == 1
-    assert "cannot ask to begin" in caplog.text
-    assert "cannot look for leave" in caplog.text
+    assert "the store is away" in caplog.text
+    assert "the store is back" in caplog.text

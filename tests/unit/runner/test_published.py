@@ -291,6 +291,7 @@ class OutOfReach:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.outage = store.outage
         self.n_looks = 0
 
     async def get_latest_resources(self, *, after: int = 0, wait: float = 0.0) -> Resources | None:

@@ -19,7 +19,7 @@ from outrider.pool import MachinePool, PoolStatistics
 from outrider.pool.service.host import hosted_pool
 from outrider.runner.machines import SupplySpec
 from outrider.runner.worker import LineHandler
-from outrider.store import open_store
+from outrider.store.opening import open_when_there
 
 LOG_LEVEL = "WARNING"
 TELL_SECONDS = 1.0
@@ -60,7 +60,7 @@ class NodePool(Worker):
         async with open_voice(post, self._launcher, name, on_lost=stop, service=POOL_SAID) as say:
             with logging_to(say, f"pool {given.pool.name} on node {self.worker_info.node_ip}", LOG_LEVEL):
                 async with (
-                    open_store(store_url, create=False) as store,
+                    await open_when_there(store_url, lambda what: say(f"⏳ pool {given.pool.name} {what}")) as store,
                     hosted_pool(given.machines, given.pool, journal=store) as pool,
                 ):
                     await self._until_stopped(_lend(pool, given, say))

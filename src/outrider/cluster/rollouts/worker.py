@@ -23,6 +23,7 @@ class RolloutWorker(Worker):
         become_undumpable()
         self._launcher = launcher
         self._runner: Runner | None = None
+        self._opening: asyncio.Task[object] | None = None
         self._is_draining = False
         if Path(folder).is_dir():
             os.chdir(folder)
@@ -55,11 +56,18 @@ class RolloutWorker(Worker):
         self._is_draining = True
         if self._runner is not None:
             self._runner.stop()
+        elif self._opening is not None:  # it may wait for its store for long
+            self._opening.cancel()
 
     async def _work(self, spec: WorkerSpec, say: LineHandler) -> WorkerExit:
+        n_run = 0
+        self._opening = asyncio.current_task()
         try:
             async with open_runner(spec, say) as self._runner:
                 n_run = 0 if self._is_draining else await self._runner.iter()
         except OutriderError as exc:
             return exit_by(exc)
+        except asyncio.CancelledError:
+            if self._runner is not None or not self._is_draining:
+                raise
         return WorkerExit(failed=False, description=f"ended after {n_run} rollouts")

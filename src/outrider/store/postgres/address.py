@@ -1,7 +1,12 @@
 """Where a PostgreSQL store lies: the URL taken apart, connections to it, and its errors in words, without passwords."""
 
+import hashlib
+import os
 import re
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from outrider.core.errors import InvalidInput, OutriderError, StoreUnavailable
@@ -13,8 +18,12 @@ from outrider.store.url import StoreUrl
 CONNECT_SECONDS = 10.0
 COMMAND_SECONDS = 60.0
 DEFAULT_SCHEMA = "outrider"
+MAX_CONNECTIONS = 2
 
-STEP_PLANS = {
+Plans: TypeAlias = dict[str, str]
+"""Planner settings, beside those that every connection has."""
+
+STEP_PLANS: Plans = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
@@ -23,7 +32,11 @@ STEP_PLANS = {
 }
 """Steps touch few rows by an index, always; a plan chosen by the statistics of an empty table would not stay good."""
 
-READ_PLANS: dict[str, str] = {}
+READ_PLANS: Plans = {}
+
+_PLACE = ("host", "port", "dbname", "database")
+_PLACE_VARIABLES = ("PGHOST", "PGPORT", "PGDATABASE")
+"""What says which database is meant, in the parameters of a URL and in the environment."""
 
 _LOGIN_ADVICE = "check user and password (in the URL by --store or OUTRIDER_STORE, in PGPASSWORD or ~/.pgpass)"
 
@@ -36,13 +49,25 @@ class Address:
     schema: str
     shown: str
     durability: Durability
+    n_connections: int = MAX_CONNECTIONS
+    """How many a process takes at the most, beside the one on which one process of each machine listens."""
 
     @property
     def channel(self) -> str:
         """Where rings are sent."""
         return f"outrider.{self.schema}"
 
-    async def connect(self, plans: dict[str, str]) -> Link:
+    @property
+    def folder_on_this_machine(self) -> Path:
+        """Where the processes of this machine that use this store find one another, whoever they log in as."""
+        parts = urlsplit(self.dsn.reveal())
+        place = [parts.netloc.rpartition("@")[2], parts.path, self.schema]
+        place += [f"{name}={value}" for name, value in parse_qsl(parts.query) if name in _PLACE]
+        place += [f"{name}={os.environ.get(name, '')}" for name in _PLACE_VARIABLES]
+        digest = hashlib.sha256("\0".join(place).encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"outrider-bells-{os.geteuid()}" / digest
+
+    async def connect(self) -> Link:
         """A connection that sees the tables of the store; raises what the client library raises."""
         link = await asyncpg.connect(
             self.dsn.reveal(),
@@ -55,7 +80,6 @@ class Address:
                 "idle_in_transaction_session_timeout": f"{COMMAND_SECONDS:g}s",
                 "jit": "off",
                 **({"synchronous_commit": "on"} if self.durability is Durability.FULL else {}),
-                **plans,
             },
         )
         if self.durability is Durability.FULL:
@@ -74,17 +98,21 @@ class Address:
 
 
 def address_of(url: StoreUrl) -> Address:
-    """Take `?schema=` and `?durability=` out of a URL and leave the rest to the client library."""
+    """Take `?schema=`, `?connections=` and `?durability=` out of a URL and leave the rest to the client library."""
     shown = url.shown
     parts = urlsplit(url.reveal())
     options = parse_qsl(parts.query, keep_blank_values=True)
-    schemas = [value for name, value in options if name == "schema"]
-    schema = schemas[-1] if schemas else DEFAULT_SCHEMA
+    ours = {"schema": DEFAULT_SCHEMA, "connections": str(MAX_CONNECTIONS)}
+    ours |= {name: value for name, value in options if name in ours}
+    schema, n_connections = ours["schema"], ours["connections"]
+    if n_connections not in map(str, range(1, MAX_CONNECTIONS + 1)):
+        raise InvalidInput(f"{shown}: a process takes 1 or {MAX_CONNECTIONS} connections; give ?connections=1 or none")
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,49}", schema) or schema.startswith("pg_"):
         raise InvalidInput(f"{shown}: give ?schema= a plain name: small letters, digits and _, at most 50, not pg_…")
     own = {name: value for name, value in options if name == OPTION}
-    rest = urlencode([(name, value) for name, value in options if name not in ("schema", OPTION)])
-    return Address(Secret(urlunsplit(parts._replace(query=rest))), schema, shown, take_durability(own, shown))
+    rest = urlencode([(name, value) for name, value in options if name not in {*ours, OPTION}])
+    dsn = Secret(urlunsplit(parts._replace(query=rest)))
+    return Address(dsn, schema, shown, take_durability(own, shown), int(n_connections))
 
 
 _SCARCE = {

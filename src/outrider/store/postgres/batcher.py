@@ -59,9 +59,14 @@ class Batcher(Generic[A, R]):
         waiting.append((call, future))
         return future
 
-    async def drain(self) -> None:
-        """Wait until nothing is under way."""
-        while self._tasks:
+    async def drain(self, seconds: float) -> None:
+        """Wait until nothing is under way; what takes longer is given up."""
+        deadline = self._loop.time() + seconds
+        while self._tasks and (left := deadline - self._loop.time()) > 0:
+            await asyncio.wait(self._tasks, timeout=left)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
             await asyncio.wait(self._tasks)
 
     async def _work(self, key: Hashable, waiting: deque[tuple[A, asyncio.Future[R]]]) -> None:

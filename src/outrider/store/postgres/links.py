@@ -1,21 +1,23 @@
-"""A few connections to one database, and steps that survive the loss of a connection or of the whole server.
+"""Steps on the connections of one process, which survive the loss of a connection or of the whole server.
 
 Invariants:
-- A step that failed for a reason that may pass is repeated on a fresh connection for `RETRY_SECONDS`, then given up.
+- A step that failed for a reason that may pass is repeated on a fresh connection for `RETRY_SECONDS`, then given
+  up; once the store is being closed, after a moment.
 - `run` tells the step that it is a repetition, since its first run may have been committed; `transact` finds out
   whether a transaction whose commit was not confirmed was committed, and repeats only what was not.
 - A connection on which anything unusual happened is not used again.
 """
 
 import asyncio
+import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from outrider.core.crash_points import reached
-from outrider.core.errors import OutriderError
-from outrider.store.postgres.address import explained
+from outrider.store.postgres.address import READ_PLANS, Plans, explained
+from outrider.store.postgres.connections import Connections
 from outrider.store.postgres.driver import LOST, Link, asyncpg
 from outrider.store.postgres.receipts import Receipt, Receipts
 from outrider.store.usable import Usable
@@ -23,40 +25,37 @@ from outrider.store.usable import Usable
 R = TypeVar("R")
 
 RETRY_SECONDS = 10.0
-CLOSE_SECONDS = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 
 
 class Links:
-    """At most `size` connections that `connect` opens when they are needed. Use it on one event loop."""
+    """Carries out steps under one set of planner settings. Use it on one event loop."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Link]], *, size: int, shown: str) -> None:
-        self._connect = connect
-        self._size = size
+    def __init__(self, connections: Connections, plans: Plans, *, shown: str) -> None:
+        self._connections = connections
+        self._plans = plans
         self._shown = shown
-        self._free = asyncio.Semaphore(size)
-        self._idle: list[Link] = []
         self._receipts = Receipts()
         self._usable = Usable()
+        self._give_up_at = math.inf
 
     def check(self) -> None:
         """Refuse what can no longer be done."""
         self._usable.check()
 
     async def open(self) -> None:
-        """Open the first connection. A server that is starting up is waited for, one that is not there is not."""
+        """Open the first connection. A server that starts up or has no room is waited for, one that is away is not."""
         try:
-            await self._patiently(self._touch, asyncpg.CannotConnectNowError)
+            await self._patiently(self._touch, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
         except (*LOST, asyncpg.PostgresError, ValueError) as exc:
             raise explained(exc, self._shown) from (None if isinstance(exc, ValueError) else exc)
 
-    async def close(self) -> None:
-        """Let steps under way end, then let go of the connections."""
+    def hurry(self) -> None:
+        """The store is being closed: wait for the server no longer than a moment."""
+        self._give_up_at = asyncio.get_running_loop().time() + LONGEST_PAUSE
+
+    def close(self) -> None:
         self._usable.closed = True
-        for _ in range(self._size):
-            await self._free.acquire()
-        while self._idle:
-            await let_go(self._idle.pop())
 
     async def run(self, step: Callable[[Link, bool], Awaitable[R]]) -> R:
         """Carry out a step of one statement; `step` also hears whether it may have been carried out before."""
@@ -116,7 +115,7 @@ class Links:
             try:
                 return await once()
             except passing:
-                if loop.time() + pause > deadline:
+                if loop.time() + pause > min(deadline, self._give_up_at):
                     raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -125,37 +124,6 @@ class Links:
         async with self._link():
             pass
 
-    @asynccontextmanager
-    async def _link(self) -> AsyncIterator[Link]:
-        async with self._free:
-            link = await self._fresh()
-            try:
-                yield link
-            except (asyncpg.PostgresError, OutriderError):
-                self._put_back(link)
-                raise
-            except BaseException:
-                link.terminate()
-                raise
-            self._put_back(link)
-
-    async def _fresh(self) -> Link:
-        while self._idle:
-            link = self._idle.pop()
-            if not link.is_closed():
-                return link
-        return await self._connect()
-
-    def _put_back(self, link: Link) -> None:
-        if link.is_closed() or link.is_in_transaction():
-            link.terminate()
-        else:
-            self._idle.append(link)
-
-
-async def let_go(link: Link) -> None:
-    """Close a connection politely, or at least soon."""
-    try:
-        await link.close(timeout=CLOSE_SECONDS)
-    except (*LOST, asyncpg.PostgresError):
-        link.terminate()
+    def _link(self) -> AbstractAsyncContextManager[Link]:
+        take = self._connections.reading if self._plans is READ_PLANS else self._connections.using
+        return take(self._plans)

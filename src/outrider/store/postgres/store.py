@@ -7,7 +7,6 @@ that commits survive the loss of power.
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from functools import partial
 from typing import TypeVar
 
 from outrider.core.account import Account, AttemptAccount, Tally
@@ -30,9 +29,10 @@ from outrider.store.postgres.batcher import Batcher
 from outrider.store.postgres.bell import PostgresBell
 from outrider.store.postgres.claims import CLAIMED_AT_ONCE, Claims, claim_key
 from outrider.store.postgres.clock import DatabaseClock
+from outrider.store.postgres.connections import Connections
 from outrider.store.postgres.driver import Link
 from outrider.store.postgres.ledgers import ASKED_AT_ONCE, PostgresLedgers
-from outrider.store.postgres.links import FIRST_PAUSE, Links
+from outrider.store.postgres.links import FIRST_PAUSE, RETRY_SECONDS, Links
 from outrider.store.postgres.machines import PostgresMachines
 from outrider.store.postgres.reports import Reported, Reports
 from outrider.store.postgres.schema import migrate
@@ -55,8 +55,6 @@ from outrider.store.url import StoreUrl
 A = TypeVar("A")
 R = TypeVar("R")
 
-STEP_LINKS = 4
-READ_LINKS = 4
 REPORTS_AT_ONCE = 256
 
 
@@ -65,7 +63,9 @@ class PostgresStore(LeasedStore):
 
     def __init__(self, url: StoreUrl, clock: Clock) -> None:
         self._address = address_of(url)
-        self._postgres_bell = PostgresBell(clock, partial(self._address.connect, READ_PLANS), self._address.channel)
+        self._postgres_bell = PostgresBell(
+            clock, self._address.connect, self._address.channel, self._address.folder_on_this_machine
+        )
         super().__init__(url, clock, self._postgres_bell)
         self._database_clock = DatabaseClock(clock)
         self._is_migrated = False
@@ -73,8 +73,9 @@ class PostgresStore(LeasedStore):
 
     async def _connect(self) -> None:
         shown = self._address.shown
-        self._links = Links(self._connect_steps, size=STEP_LINKS, shown=shown)
-        self._read_links = Links(partial(self._address.connect, READ_PLANS), size=READ_LINKS, shown=shown)
+        self._connections = Connections(self._new_link, size=self._address.n_connections)
+        self._links = Links(self._connections, STEP_PLANS, shown=shown)
+        self._read_links = Links(self._connections, READ_PLANS, shown=shown)
         held = Held()
         clock, bell = self._database_clock, self._postgres_bell
         self._workers = Workers(self._links, clock)
@@ -101,8 +102,8 @@ class PostgresStore(LeasedStore):
         self._heartbeats = Batcher[Heartbeat, tuple[LostLease, ...]](self._workers.renew, limit=REPORTS_AT_ONCE)
         await self._links.open()
 
-    async def _connect_steps(self) -> Link:
-        link = await self._address.connect(STEP_PLANS)
+    async def _new_link(self) -> Link:
+        link = await self._address.connect()
         try:
             if not self._is_migrated:
                 await migrate(link, self._address)
@@ -114,11 +115,14 @@ class PostgresStore(LeasedStore):
         return link
 
     async def _disconnect(self) -> None:
+        for links in (self._links, self._read_links):
+            links.hurry()
         for batcher in (self._enqueues, self._claims, self._heartbeats, self._asks, self._reports):
-            await batcher.drain()
+            await batcher.drain(RETRY_SECONDS)
         await self._postgres_bell.stop()
-        await self._links.close()
-        await self._read_links.close()
+        self._links.close()
+        self._read_links.close()
+        await self._connections.close()
 
     def _submit(self, batcher: Batcher[A, R], call: A) -> "asyncio.Future[R]":
         self._links.check()

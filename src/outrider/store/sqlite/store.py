@@ -23,6 +23,7 @@ from outrider.core.rollout import AttemptedRollout, Rollout
 from outrider.core.worker import Worker
 from outrider.store.bell import Topic
 from outrider.store.durability import Durability
+from outrider.store.fifo_bell import FifoBell
 from outrider.store.jumps import HostClock
 from outrider.store.leased import LeasedStore
 from outrider.store.ledger_steps import GroupQuery, LedgerStep
@@ -30,7 +31,6 @@ from outrider.store.machine_steps import MachineQuery, MachineStep, MoveQuery
 from outrider.store.orphans import Orphans
 from outrider.store.protocol import Resources, Statistics
 from outrider.store.sqlite import ledger_reads, machines, reads
-from outrider.store.sqlite.bell import FifoBell
 from outrider.store.sqlite.disk import Disk
 from outrider.store.sqlite.file import connect, connect_to_read
 from outrider.store.sqlite.machines import SqliteMachines

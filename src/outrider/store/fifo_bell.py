@@ -1,4 +1,4 @@
-"""A bell between processes on one machine: a named pipe for every process that waits, in a folder beside the database.
+"""A bell between processes on one machine: a named pipe for every process that waits, in a folder they share.
 
 Invariants:
 - A pipe stands in the folder only while its process reads it, so a writer can ring without ever blocking.
@@ -30,31 +30,40 @@ class FifoBell(Bell):
 
     def __init__(self, clock: Clock, folder: Path) -> None:
         super().__init__(clock)
+        self.name = new_id("bell")
         self._folder = folder
         self._pipes: dict[Topic, tuple[Path, int]] = {}
-        self._own: frozenset[str] = frozenset()
         self._is_said = False
 
     def on_first_listener(self, topic: Topic) -> None:
         try:
-            path, descriptor = self._new_pipe(topic)
+            try:
+                path, descriptor = self._new_pipe(topic)
+            except FileNotFoundError:  # the last one to leave has just taken the folder away
+                path, descriptor = self._new_pipe(topic)
         except OSError as exc:
             if not self._is_said:
-                _log.warning(
-                    "other processes cannot wake this one through %s: %s; those who wait look every %g s instead",
-                    self._folder,
-                    exc,
-                    self.net_seconds,
-                )
+                self.say_unheard(exc)
             self._is_said = True
             return
         self._pipes[topic] = path, descriptor
-        self._own |= {path.name}
         asyncio.get_running_loop().add_reader(descriptor, self._heard, topic, descriptor)
 
-    def _new_pipe(self, topic: Topic) -> tuple[Path, int]:
+    def say_unheard(self, error: OSError) -> None:
+        """No pipe can be made."""
+        _log.warning(
+            "other processes cannot wake this one through %s: %s; those who wait look every %g s instead",
+            self._folder,
+            error,
+            self.net_seconds,
+        )
+
+    def make_folder(self) -> None:
         self._folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-        name = new_id(topic)
+
+    def _new_pipe(self, topic: Topic) -> tuple[Path, int]:
+        self.make_folder()
+        name = f"{topic}-{self.name}"
         unnamed = self._folder / f".{name}"
         os.mkfifo(unnamed, 0o600)
         try:
@@ -74,7 +83,6 @@ class FifoBell(Bell):
         if topic not in self._pipes:
             return
         path, descriptor = self._pipes.pop(topic)
-        self._own -= {path.name}
         asyncio.get_running_loop().remove_reader(descriptor)
         with suppress(OSError):
             path.unlink()
@@ -85,15 +93,17 @@ class FifoBell(Bell):
             os.read(descriptor, 4096)
         self.ring_here(topic)
 
-    def ring_others(self, topics: Collection[Topic]) -> None:
-        """Wake the other processes. May be called from any thread; costs a directory listing when nobody waits.
+    def ring_others(self, topics: Collection[Topic], *, but: str = "") -> None:
+        """Wake the other processes, except the bell named `but`. May be called from any thread.
 
-        A ring that fails, as when this process has no descriptor left, must not harm what is already committed.
+        It costs a directory listing when nobody waits. A ring that fails, as when this process has no descriptor left,
+        must not harm what is already committed.
         """
         with suppress(OSError):
-            for name in os.listdir(self._folder):  # noqa: PTH208 names alone, on the path of every commit
-                if name not in self._own and name.partition("-")[0] in topics:
-                    _ring(self._folder / name)
+            for pipe in os.listdir(self._folder):  # noqa: PTH208 names alone, on the path of every commit
+                topic, _, name = pipe.partition("-")
+                if topic in topics and name not in (self.name, but):
+                    _ring(self._folder / pipe)
 
 
 def _ring(pipe: Path) -> None:

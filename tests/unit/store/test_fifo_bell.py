@@ -13,7 +13,7 @@ import pytest
 from disks import make_read_only, small_disk
 from outrider.core.clock import SystemClock
 from outrider.store.bell import Topic
-from outrider.store.sqlite.bell import FifoBell
+from outrider.store.fifo_bell import FifoBell
 from processes import line, program
 
 LISTENER = """
@@ -21,7 +21,7 @@ import asyncio, sys
 from pathlib import Path
 from outrider.core.clock import SystemClock
 from outrider.store.bell import Topic
-from outrider.store.sqlite.bell import FifoBell
+from outrider.store.fifo_bell import FifoBell
 
 async def main():
     bell = FifoBell(SystemClock(), Path(sys.argv[1]))

@@ -232,6 +232,9 @@ async def test_claims_and_ends_go_by_index_also_right_after_a_large_enqueue(
             "renew": "rollouts_pkey",
             "current": "rollouts_by_id",
             "next_expiry": "rollouts_leases",
+            "look": "rollouts_leases",
+            "shorten_leases": "rollouts_leases",
+            "move_live": "rollouts_leases",
         }.items():
             plan = await asyncio.to_thread(
                 postgres_server.sql,

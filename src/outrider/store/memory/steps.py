@@ -393,7 +393,7 @@ class MemorySteps:
     def _lease_until(self, row: Row, expires_at: float) -> None:
         # A lease made longer keeps its entry, which is corrected when it comes up: heartbeats do not fill the heap.
         if row.expires_at is None or expires_at < row.expires_at:
-            heapq.heappush(self._expiries, (expires_at, row.seq, row.current.attempt_id))
+            heapq.heappush(self._expiries, (expires_at, row.seq, row.attempt_id or ""))
         row.expires_at = expires_at
 
     def _repetition(self, new: NewRollout) -> Rollout:

@@ -186,7 +186,8 @@ async def test_a_database_that_turns_out_corrupt_is_not_written_any_more(tmp_pat
     async with open_store(f"sqlite:///{path}") as store:
         await store.enqueue_many_rollouts([RolloutRequest(input="x" * 5000) for _ in range(300)])
     data = bytearray(path.read_bytes())
-    data[40 * 4096 :] = b"\xff" * len(data[40 * 4096 :])
+    kept = 80 * 4096  # the schema, with a first page for each table and index
+    data[kept:] = b"\xff" * len(data[kept:])
     path.write_bytes(data)
     async with no_leaks(), asyncio.timeout(20), open_store(f"sqlite:///{path}") as store:
         with pytest.raises(StoreDamaged, match="malformed"):

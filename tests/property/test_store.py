@@ -201,7 +201,7 @@ class TwoStores(RuleBasedStateMachine):
 
     async def _swept(self, store: Any) -> None:
         # The stores sweep by themselves too; this only waits until nothing is overdue.
-        while (due := await store._expire()) is not None and due <= self._clock.time():
+        while (due := await store._expire()) is not None and due <= self._clock.monotonic():
             pass
 
     @rule()

@@ -29,13 +29,19 @@ _own: list["Station"] = []
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """How a process finds the cluster that it belongs to."""
+    """How a process finds the cluster that it belongs to. Printed without its key."""
 
     directory: Endpoint
     key: bytes
     engine: dict[str, Any]
     node_id: int
     node_ip: str
+
+    def __repr__(self) -> str:
+        return f"Membership(node_id={self.node_id}, node_ip={self.node_ip!r})"
+
+    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
+        yield from (("node_id", self.node_id), ("node_ip", self.node_ip))
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()

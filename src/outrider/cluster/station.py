@@ -40,8 +40,8 @@ class Membership(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Membership(node_id={self.node_id}, node_ip={self.node_ip!r})"
 
-    def __rich_repr__(self) -> Iterator[tuple[str, Any]]:
-        yield from (("node_id", self.node_id), ("node_ip", self.node_ip))
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("node_id", self.node_id), ("node_ip", self.node_ip)]
 
     def to_text(self) -> str:
         return msgspec.json.encode(self).decode()

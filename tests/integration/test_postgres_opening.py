@@ -22,6 +22,9 @@ from postgres_server import LOCKED_PASSWORD, PostgresServer
 from processes import output_of
 from promptly import within
 
+COUNTS_ARRIVALS = 6
+"""From this schema on, whoever enqueues says how many."""
+
 
 async def test_a_newer_schema_is_refused_and_left_as_it_is(postgres_server: PostgresServer, postgres_url: str):
     async with open_store(postgres_url) as store:
@@ -59,7 +62,8 @@ async def test_a_store_of_an_older_version_is_upgraded_with_all_that_is_in_it(
         "UPDATE feed SET last = 1; "
         "INSERT INTO attempts VALUES (1, 1, 'at-old1', 'w', 'succeeded', 2, 2, 3, 0.5, NULL); "
         f"INSERT INTO rollouts (rollout_id, {row}, attempt_id, worker_id, started_at, heartbeat_at, expires_at) "
-        f"VALUES ('live', 'running', {given}, 'at-old2', 'w', 2, 2, extract(epoch FROM now()) + 3600)"
+        f"VALUES ('live', 'running', {given}, 'at-old2', 'w', 2, 2, extract(epoch FROM now()) + 3600); "
+        + ("INSERT INTO arrivals VALUES (NULL, 'train', 2)" if version >= COUNTS_ARRIVALS else "")
     )
     async with open_store(postgres_url) as store:
         counts = (await store.statistics()).rollouts

@@ -11,12 +11,12 @@ Record with `OUTRIDER_HISTORY=FOLDER` (see `outrider.store.history`), read the s
 - `result`: a rollout has at most one result, and every read that shows one shows that one.
 - `final`: once somebody has seen a rollout ended, nobody sees it open any more.
 - `lost`: what was answered is there: rollouts with their inputs, results, events.
-- `invented`: nothing is there that nobody asked for.
+- `invented`: nothing is there that nobody asked for, and no attempt has resources that nobody published.
 - `changed`: a rollout is changed only before it has ended, and what is claimed or read after a change is what it said.
 - `order`: no claim takes a rollout while a better one (higher priority, or older) waits throughout the call.
 - `feed`: all readers of the completion feed see one order, and no cursor skips or repeats.
 - `resources`: versions grow in the order of the calls, no read goes back, and a version never changes; an attempt was
-  claimed with one version, and that was published.
+  claimed with one version.
 - `ledger`, `pool`: no write of an epoch is accepted that began after a later epoch was answered; a group is delivered
   in one batch, and no staler than allowed.
 
@@ -655,7 +655,7 @@ def _check_versions(rollouts: _Rollouts, calls: Sequence[Call]) -> Iterator[Viol
                 yield Violation("resources", rollout.rollout_id, message)
             if is_known and version is not None and version not in published:
                 message = f"{attempt_id} has resources {version}, which nobody published ({seen.call})"
-                yield Violation("resources", rollout.rollout_id, message)
+                yield Violation("invented", rollout.rollout_id, message)
 
 
 ANY = ""

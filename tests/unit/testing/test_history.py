@@ -330,8 +330,8 @@ def cursor_goes_back(history: History) -> None:
 
 
 def version_put_back(history: History) -> None:
-    history.call("put_resources", 2)
-    history.call("put_resources", 1)
+    history.call("put_resources", resources(2))
+    history.call("put_resources", resources(1))
 
 
 def two_ledgers_of_one_epoch(history: History) -> None:
@@ -364,7 +364,7 @@ def two_pools_of_one_epoch(history: History) -> None:
         (resources_go_back, {"resources"}),
         (resources_of_another_id_go_back, set()),
         (resources_change, {"resources"}),
-        (claimed_with_what_nobody_published, {"resources"}),
+        (claimed_with_what_nobody_published, {"invented"}),
         (claimed_with_two_versions, {"resources"}),
         (changed, set()),
         (change_is_lost, {"changed"}),

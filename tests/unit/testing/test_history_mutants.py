@@ -10,14 +10,14 @@ import pytest
 from outrider.core.errors import LeaseLost, LedgerLost, PoolLost
 from outrider.core.ids import new_id
 from outrider.core.ledger import LedgerWrite
-from outrider.core.rollout import RolloutConfig
+from outrider.core.rollout import Rollout, RolloutConfig
 from outrider.core.status import RolloutStatus
-from outrider.store import Store, open_store
+from outrider.store import Store, open_store, rows
 from outrider.store.memory import ledger as memory_ledger
 from outrider.store.memory import machines as memory_machines
-from outrider.store.memory.lane import Lane
 from outrider.store.memory.steps import MemorySteps
 from outrider.store.rows import Current
+from outrider.store.steps import Change
 from outrider.testing import FakeClock, history
 from outrider.testing.history import MemoryRecorder, calls_of, observe, violations_of
 from store_moves import log
@@ -28,6 +28,7 @@ async def use(store: Store, clock: FakeClock) -> None:
     config = RolloutConfig(unresponsive_seconds=5)
     for number in range(4):
         await store.enqueue_rollout({"n": number}, rollout_id=f"r{number}", priority=number % 2, config=config)
+    await store.update_rollout("r0", input={"n": "another"})
     silent = await store.dequeue_rollout(worker_id="silent")
     assert silent is not None
     ids = silent.rollout_id, silent.attempt.attempt_id
@@ -91,9 +92,18 @@ def enqueues_twice(patch: Patch) -> None:
     patch(MemorySteps, "enqueue", doubled)
 
 
-def turns_priorities_round(patch: Patch) -> None:
-    add = Lane.add
-    patch(Lane, "add", lambda lane, priority, seq: add(lane, -priority, seq))
+def takes_the_worst(patch: Patch) -> None:
+    def worst(steps: MemorySteps, name: str) -> tuple[int, int] | None:
+        return max(((-row.new.request.priority, row.seq) for row in steps._rows if name in row.queues), default=None)
+
+    patch(MemorySteps, "_head_of", worst)
+
+
+def forgets_changes(patch: Patch) -> None:
+    def change(steps: MemorySteps, change: Change) -> Rollout:
+        return rows.changed_of(steps._row(change.rollout_id).columns, change)[1]
+
+    patch(MemorySteps, "change", change)
 
 
 def reads_as(**facts: Any) -> Callable[[Patch], None]:
@@ -117,7 +127,8 @@ MUTANTS: list[tuple[str, Callable[[Patch], None], str]] = [
     ("forgets an event", changed("events", lambda _, page, __: _fewer(page)), "lost"),
     ("forgets a rollout", changed("rollouts", lambda _, page, __: _shorter(page)), "lost"),
     ("enqueues twice", enqueues_twice, "invented"),
-    ("claims the worst first", turns_priorities_round, "order"),
+    ("claims the worst first", takes_the_worst, "order"),
+    ("forgets changes", forgets_changes, "changed"),
     ("turns pages of the feed round", changed("finished", lambda _, found, __: _turned(found)), "feed"),
     ("publishes nothing new", changed("put_resources", lambda _, put, __: _version_1(put)), "resources"),
 ]

@@ -69,6 +69,8 @@ async def _work(spec: WorkerSpec, channel: WorkerEnd) -> WorkerExit:
         async with open_runner(
             spec, lambda line: channel.tell(Report(line=line)), watch=watch, owns_process=True
         ) as runner:
+            channel.tell(Report())  # heard before agents' code runs, which may never let another word out
+            channel.flush(EXIT_SECONDS)
             n_run = await runner.iter()
     except asyncio.CancelledError:
         if runner is not None or not stopped_by:

@@ -198,7 +198,7 @@ async def test_sixty_four_workers_do_no_less_than_sixteen(one_node: RayNodes, fo
         rates[n_workers] = n_rollouts / (ended[-1] - ended[0])
         print(f"{n_workers} workers: {rates[n_workers]:.0f}/s, ended {gone_at - ended[-1]:.1f} s after the last")
         assert gone_at - ended[-1] < 8
-    assert rates[64] > 0.4 * rates[16]  # a machine may be busy with something else meanwhile
+    assert rates[64] > 0.6 * rates[16]  # a machine may be busy with something else meanwhile
 
 
 async def test_a_node_that_joins_and_does_not_see_the_file_of_the_store_is_left_out(one_node: RayNodes, folder: Path):

@@ -355,8 +355,7 @@ class MemorySteps:
         row = Row(len(self._rows), new, now)
         self._rows.append(row)
         self._by_id[new.rollout_id] = row
-        for tag in (None,) if new.request.tag is None else (None, new.request.tag):
-            self._numbers[tag][new.request.mode, row.status] += 1
+        self._count(row, row.status, 1)
         return row
 
     def _add(self, new: NewRollout, now: float) -> None:

@@ -22,6 +22,11 @@ def family_cpu_seconds(root: int) -> float:
     return sum(_on_cpu(pid) for pid in family)
 
 
+def process_cpu_seconds(pid: int) -> float:
+    """What this process has used so far, without its children."""
+    return _on_cpu(pid)
+
+
 def _pids() -> list[int]:
     return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
 

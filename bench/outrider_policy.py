@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from outrider.core.chat import assistant, user
-from outrider.policy.openai import OpenAIPolicy, open_openai_policy
+from outrider.policy.openai.policy import OpenAIPolicy, open_openai_policy
 from outrider.policy.spec import PolicySpec
 from policy_workload import MODEL, PolicyWorkload
 from subject import Answer, serve

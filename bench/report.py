@@ -6,6 +6,7 @@ both sides of a quotient were taken side by side. `publish` prints what is new; 
 
 import argparse
 import json
+import secrets
 import statistics
 import sys
 import time
@@ -17,6 +18,11 @@ from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
+
+from goals import UNAVAILABLE
+
+N_SEEDS = 1_000_000
+"""As many as a figure tells apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +37,10 @@ class Key:
 class Report:
     """The figures of one benchmark. Progress and warnings go to standard error."""
 
-    def __init__(self, bench: str, *, as_json: bool = False, out: TextIO = sys.stdout) -> None:
+    def __init__(self, bench: str, *, as_json: bool = False, out: TextIO = sys.stdout, seed: int = 0) -> None:
         self.bench = bench
+        self.seed = seed
+        """The first of the seeds of a benchmark that draws its work at random."""
         self.tells_spread = False
         """Whether lines of several samples carry the least and the most of them."""
         self._as_json = as_json
@@ -73,10 +81,15 @@ class Report:
 
         self._pending.append(lines)
 
+    def quotients(self, case: str, metric: str, *, of: str, against: str) -> list[float]:
+        """Round by round, how many times as large `metric` is for `of` as for `against`."""
+        mine, other = (self._samples.get(Key(case, system, metric), []) for system in (of, against))
+        return [a / b for a, b in zip(mine, other, strict=True)]
+
     def missing(self, case: str, system: str, reason: str) -> None:
-        """A system that could not be measured, and why: its column stays empty."""
+        """A system that could not run a case, or those of a pattern, and why: the goals about them are not met."""
         self.say(f"{system}: {reason}")
-        self._pending.append(lambda: [self._line(Key(case, system, "unavailable"), None, "", reason=reason)])
+        self._pending.append(lambda: [self._line(Key(case, system, UNAVAILABLE), None, "", reason=reason)])
 
     def note(self, case: str, system: str, metric: str, text: str) -> None:
         """What was seen where there is no figure."""
@@ -130,13 +143,18 @@ def readable(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{Decimal(f'{value:.3g}'):f}"
 
 
-def main(bench: str, run: Callable[[Report, bool], None], argv: list[str]) -> int:
-    """The command line of one benchmark."""
+def main(bench: str, run: Callable[[Report, bool], None], argv: list[str], *, draws: bool = False) -> int:
+    """The command line of one benchmark. One that `draws` its work at random gets a new seed in every run."""
     parser = argparse.ArgumentParser(prog=f"outrider bench {bench}")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
     parser.add_argument("--quick", action="store_true", help="a short round with small sizes")
+    if draws:
+        text = "the first seed, to repeat a run that printed it; drawn anew by default"
+        parser.add_argument("--seed", type=int, default=secrets.randbelow(N_SEEDS), help=text)
     options = parser.parse_args(argv)
-    report = Report(bench, as_json=options.json)
+    report = Report(bench, as_json=options.json, seed=options.seed if draws else 0)
+    if draws:
+        report.say(f"seed {report.seed}; repeat this run with --seed {report.seed}")
     try:
         run(report, options.quick)
     finally:

@@ -1,6 +1,7 @@
 """Runs the benchmarks and writes what they measured to `bench/RESULTS.md`, one section for each: `make bench`.
 
-No figure there is typed by hand: a section is made of the JSON lines of one run, and replaces the one before it.
+No figure there is typed by hand: a section is made of the JSON lines of one run, and replaces the one before it. Only a
+commit is measured, unless with `--draft`. `--check` names the sections that do not hold for the present commit.
 """
 
 import argparse
@@ -12,13 +13,15 @@ import shlex
 import sqlite3
 import subprocess
 import sys
+import time
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from goals import Goal, Line
+from goals import UNAVAILABLE, Goal, LeftOut, Line, uncounted
+from measured import LOCAL_CHANGES, changes, commit, outdated
 from report import readable
 
 HERE = Path(__file__).parent
@@ -28,6 +31,22 @@ METHOD = (
     "Metrics with `client` in their name count the client process alone."
 )
 RESULTS = HERE / "RESULTS.md"
+MINUTES = {
+    "cluster": (6, 10),
+    "orchestra": (5, 6),
+    "policy": (1, 4),
+    "pool": (7, 12),
+    "scale": (2, 5),
+    "sched": (10, 20),
+    "startup": (1, 1),
+    "store": (10, 30),
+}
+"""About how long a short and a whole round take on two cores, without installing the baselines."""
+
+SUITES = ("soak", "strangers")
+"""Sections that `suites.py` writes."""
+
+N_LISTED = 6
 TITLE = "# Results\n\nWritten by `bench/results.py`; `outrider bench NAME --json` prints the same figures.\n"
 
 
@@ -47,13 +66,15 @@ def section(name: str, lines: Sequence[Line], how: str, when: datetime) -> str:
     """The section of one benchmark: a table for each metric, unless the benchmark has `tables` of its own."""
     program = importlib.import_module(name)
     goals: Sequence[Goal] = program.GOOD
+    left_out: Sequence[LeftOut] = getattr(program, "LEFT_OUT", ())
     parts = [
         f"## {name.upper()}",
         *facts(how, when),
         "",
         getattr(program, "METHOD", METHOD),
         *_missing(lines),
-        *_goals(goals, lines),
+        *told_goals(goals, lines),
+        *told_uncounted(goals, left_out, lines),
     ]
     parts += program.tables(lines) if hasattr(program, "tables") else _tables(lines)
     return "\n".join(parts).rstrip() + "\n"
@@ -63,7 +84,7 @@ def _tables(lines: Sequence[Line]) -> list[str]:
     parts: list[str] = []
     by_metric: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
-        if line["metric"] not in ("ratio", "unavailable"):
+        if line["metric"] not in ("ratio", UNAVAILABLE):
             by_metric[line["metric"]].append(line)
     ratios = {(line["case"], line["of"]): line for line in lines if line["metric"] == "ratio"}
     for metric, found in by_metric.items():
@@ -93,21 +114,6 @@ def facts(how: str, when: datetime) -> list[str]:
     return ["", "| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in facts.items())]
 
 
-def commit() -> str:
-    """The commit that was measured, and whether the working tree differs from it."""
-    try:
-        said = subprocess.run(
-            ["git", "describe", "--always", "--dirty= with local changes"],
-            check=True,
-            capture_output=True,
-            text=True,
-            cwd=HERE,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return said.stdout.strip()
-
-
 def _cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -132,19 +138,44 @@ def _missing(lines: Sequence[Line]) -> list[str]:
     return [
         f"\nNot measured: {line['system']} {line['case']}: {line['reason']}"
         for line in lines
-        if line["metric"] == "unavailable"
+        if line["metric"] == UNAVAILABLE
     ]
 
 
-def _goals(goals: Sequence[Goal], lines: Sequence[Line]) -> list[str]:
-    rows = ["", "| good | worst case measured | met |", "|---|---|---|"]
+def told_goals(goals: Sequence[Goal], lines: Sequence[Line]) -> list[str]:
+    """A row for each, with the worst of all cases that it counts."""
+    rows = ["", "| good | worst case measured | which | of cases | met |", "|---|---|---|---|---|"]
     for goal in goals:
-        worst = goal.worst(lines)
-        if worst is None:
-            rows.append(f"| {goal.text} | | not measured |")
-        else:
-            rows.append(f"| {goal.text} | {readable(worst)} | {'yes' if goal.met(worst) else '**no**'} |")
+        found = goal.lines(lines)
+        title, not_run = goal.title(lines), sorted({line["case"] for line in goal.not_run(lines)})
+        met = "not measured" if not found else "yes" if goal.met(found[0]["value"]) else "**no**"
+        if not_run:
+            met = f"**no**: did not run: {_listed(not_run)}"
+        worst = f"{readable(found[0]['value'])} | {found[0]['case']}" if found else "|"
+        rows.append(f"| {title} | {worst} | {len(found)} | {met} |")
     return rows
+
+
+def told_uncounted(goals: Sequence[Goal], left_out: Sequence[LeftOut], lines: Sequence[Line]) -> list[str]:
+    """What no goal of its metric counts: with the reason, or told as what must not be."""
+    parts = []
+    for cases in left_out:
+        names = sorted({line["case"] for line in lines if cases.holds(line)})
+        if names:
+            parts.append(f"- {cases.of or cases.metric} of {_listed(names)}: {cases.reason}.")
+    parts += [
+        f"- **{line.get('of') or line['metric']} of {line['case']}: no goal counts it, and no reason is given.**"
+        for line in uncounted(goals, left_out, lines)
+    ]
+    return ["", "Measured, but in no goal of its metric:", "", *parts] if parts else []
+
+
+def _listed(names: Sequence[str]) -> str:
+    return (
+        ", ".join(names)
+        if len(names) <= N_LISTED
+        else f"{', '.join(names[:N_LISTED])} and {len(names) - N_LISTED} more"
+    )
 
 
 def _table(metric: str, lines: Sequence[Line], ratios: dict[tuple[str, str], Line]) -> list[str]:
@@ -172,27 +203,61 @@ def replace_section(text: str, name: str, new: str) -> str:
     return head.rstrip() + "\n" + "".join(f"\n## {part}\n" for part in kept.values())
 
 
+def measure(name: str, flags: Sequence[str]) -> int:
+    """Run one benchmark and write its section; how many cases no goal counts though one should."""
+    before, began = commit(), time.monotonic()
+    lines = lines_of(name, flags)
+    minutes = (time.monotonic() - began) / 60
+    measured = before if commit() == before else before.removesuffix(LOCAL_CHANGES) + LOCAL_CHANGES
+    how = f"{shlex.join(['outrider', 'bench', name, *flags])} at commit {measured}, in {minutes:.1f} minutes"
+    text = RESULTS.read_text() if RESULTS.exists() else TITLE
+    RESULTS.write_text(replace_section(text, name, section(name, lines, how, datetime.now(UTC))))
+    write_pictures(name, lines)
+    program = importlib.import_module(name)
+    return len(uncounted(program.GOOD, getattr(program, "LEFT_OUT", ()), lines))
+
+
+def check() -> int:
+    """Name the sections that are not of this commit."""
+    text = RESULTS.read_text() if RESULTS.exists() else TITLE
+    missing = [name for name in (*programs(), *SUITES) if f"\n## {name.upper()}\n" not in text]
+    reasons = outdated(text) | dict.fromkeys(missing, "it has no section")
+    for name, reason in reasons.items():
+        _say(f"{name.upper()}: {reason}")
+    if not reasons:
+        _say("every section holds for this commit")
+        return 0
+    _say(f"to be measured anew: {' '.join(sorted(reasons))}")
+    return 1
+
+
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench/results.py", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which benchmarks; all by default")
-    parser.add_argument("--quick", action="store_true", help="a short round with small sizes")
-    parser.add_argument("--lines", type=Path, metavar="FILE", help="JSON lines of a run of NAME that just ended here")
+    parser.add_argument("--quick", action="store_true", help="a short round: all that the goals ask for, fewer rounds")
+    parser.add_argument("--draft", action="store_true", help="measure also with local changes; not to be published")
+    parser.add_argument("--check", action="store_true", help="measure nothing; name what must be measured anew")
     options = parser.parse_args(argv)
+    if options.check:
+        return check()
+    if not options.draft and (changed := changes()):
+        _say(f"only a commit is measured; commit first, or pass --draft. Changed: {_listed(changed)}")
+        return 2
     names = options.names or programs()
-    flags = ["--quick"] if options.quick else []
-    for name in names:
-        how = shlex.join(["outrider", "bench", name, *flags])
-        if options.lines is None:
-            lines, when = lines_of(name, flags), datetime.now(UTC)
-            how += f" at commit {commit()}"
-        else:
-            lines = [json.loads(line) for line in options.lines.read_text().splitlines()]
-            when = datetime.fromtimestamp(options.lines.stat().st_mtime, UTC)
-            how += f", from the lines it left in {options.lines.name}"
-        text = RESULTS.read_text() if RESULTS.exists() else TITLE
-        RESULTS.write_text(replace_section(text, name, section(name, lines, how, when)))
-        write_pictures(name, lines)
-    return 0
+    if unknown := sorted({*names} - {*programs()}):
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(programs())}")
+    minutes = {name: MINUTES.get(name, (0, 0))[0 if options.quick else 1] for name in names}
+    each = ", ".join(f"{name} {n}" for name, n in minutes.items())
+    _say(f"about {sum(minutes.values())} minutes: {each}")
+    n_uncounted = {name: measure(name, ["--quick"] if options.quick else []) for name in names}
+    for name, n in n_uncounted.items():
+        if n:
+            _say(f"{name.upper()}: no goal counts {n} cases, and no reason is given; see its section")
+    return 1 if any(n_uncounted.values()) else 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

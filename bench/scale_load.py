@@ -29,19 +29,27 @@ def memory_mb() -> float:
 
 
 class Lag:
-    """How late the event loop comes to what is due."""
+    """How late the event loop comes to what is due, for a probe that is due each `PROBE_SECONDS`.
+
+    While the loop is blocked no probe can be made, but each would have been late: by less, the later it was due. All of
+    them count, so that a block weighs as much as it lasts.
+    """
 
     def __init__(self) -> None:
-        self.milliseconds: list[float] = []
+        self.seconds: list[float] = []
 
     async def watch(self) -> None:
         while True:
             due = time.perf_counter() + PROBE_SECONDS
             await asyncio.sleep(PROBE_SECONDS)
-            self.milliseconds.append((time.perf_counter() - due) * 1000)
+            self.count(max(time.perf_counter() - due, 0.0))
+
+    def count(self, late: float) -> None:
+        """A probe that was late by so much, and those that were due meanwhile."""
+        self.seconds += [late - n * PROBE_SECONDS for n in range(1 + int(late / PROBE_SECONDS))]
 
     def p99(self) -> float:
-        return sorted(self.milliseconds)[len(self.milliseconds) * 99 // 100]
+        return sorted(self.seconds)[len(self.seconds) * 99 // 100]
 
 
 async def enqueue(store: Store, n: int, tag: str | None) -> None:
@@ -87,7 +95,8 @@ async def live(store: Store, tag: str, n: int) -> dict[str, float]:
     return {
         "kb_per_rollout": (peak - before) * 1000 / n,
         "cpu_ms_per_turn": (time.process_time() - cpu) * 1000 / meter.reading.calls,
-        "loop_lag_p99_ms": lag.p99(),
+        "loop_lag_p99_ms": 1000 * lag.p99(),
+        "loop_lag_max_ms": 1000 * max(lag.seconds),
         "wall_seconds": time.perf_counter() - wall,
     }
 

@@ -7,6 +7,7 @@ real store. See `scheduling/`.
 
 import asyncio
 import itertools
+import logging
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -15,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
-from goals import Goal, Line
+from goals import Goal, LeftOut, Line
 from report import Report, main
 from scheduling.cells import N_STEPS, PEERS, PLAIN, US, Cell, figures_of_cell
 from scheduling.figures import WARM_UP, Figures, mean, quantile
@@ -25,50 +26,79 @@ from scheduling.tables import METHOD, PICTURE, heavy_rows
 from scheduling.tables import tables as tables_of
 from scheduling.workload import WORKLOADS, bound
 
-__all__ = ["GOOD", "METHOD", "pictures", "run", "tables"]
+__all__ = ["GOOD", "LEFT_OUT", "METHOD", "pictures", "run", "tables"]
 
-ROLL, AREAL = "model of ROLL 32x8", "model of AReaL eta=1"
-LIMITS = (2, 3, 5, None)
-FRONTIER = ((1, None), (2, 1.0), (3, 1.0), (5, 1.0), (5, 2.0), (None, 0.25), (None, 0.5), (None, 1.0))
+LIMITS = (1, 2, 3, 5, None)
+FRONTIER = (
+    (2, 1.0),
+    (3, 1.0),
+    (5, 1.0),
+    (5, 2.0),
+    *((None, ahead) for ahead in (0.1, 0.25, 0.5, 1.0, 1.25)),
+)
 """Further settings of ours on the heavy workload: the hard maximum, and how many batches ahead."""
 
-BEYOND_HEAVY = (("model of batch barrier", 0), (ROLL, 1), (ROLL, 2), (AREAL, None))
-COMPARED = (
-    *((1, system) for system in (ROLL, "model of ROLL 36x8", "model of ROLL 32x(8+1)")),
-    (2, ROLL),
-    *((None, system) for system in (AREAL, "model of AReaL eta=2")),
-    *((limit, PLAIN) for limit in LIMITS),
+BEYOND_HEAVY = (
+    "model of batch barrier",
+    "model of ROLL 32x8",
+    "model of AReaL eta=1",
+    "model of AReaL eta=2",
+    "model of prime-rl",
+    PLAIN,
 )
 MEAN_LIMIT = 1.5
+EQUAL_MEAN = 0.1
+"""Rows are compared if their hard maximum is the same, or their means differ by no more and ours keeps theirs too."""
+
 WITH_COLLECTOR = "us_per_event_with_collector"
 
+FLOORS = {1: 40.0, 2: 53.0, 3: 65.0, 5: 88.0, None: 97.0}
 GOOD = (
-    Goal(text="≥ 48 % of X* at a hard maximum of 2", case="heavy max=2", metric="pct_of_bound", at_least=48.0),
-    Goal(text="≥ 62 % at 3", case="heavy max=3", metric="pct_of_bound", at_least=62.0),
-    Goal(text="≥ 85 % at 5", case="heavy max=5", metric="pct_of_bound", at_least=85.0),
-    Goal(text="≥ 94 % without one", case="heavy max=none", metric="pct_of_bound", at_least=94.0),
-    Goal(text="≥ 60 % at mean ≤ 1.5", case="heavy mean<=1.5", metric="best_pct_of_bound", at_least=60.0),
-    Goal(text="hard maximum kept in every run", case="*", metric="staleness_over_max", at_most=0.0),
-    Goal(text="length bias within 1 ± 0.02 (heavy)", case="heavy *", metric="length_bias_from_1", at_most=0.02),
-    Goal(text="the same (faults)", case="faults *", metric="length_bias_from_1", at_most=0.02),
-    Goal(text="the same (gauss, mix; one seed)", case="[gm]*", metric="length_bias_from_1", at_most=0.02),
-    Goal(text="the same (filter)", case="filter *", metric="length_bias_from_1", at_most=0.02),
-    Goal(text="waste ≤ 3 % (heavy, gauss, mix)", case="[hgm]*", metric="waste_pct", at_most=3.0),
-    Goal(text="waste ≤ 3 % (faults)", case="faults *", metric="waste_pct", at_most=3.0),
-    Goal(text="no deadlock ever", case="*", metric="deadlocks", at_most=0.0),
-    Goal(text="faults cost ≤ 3 points, each of its own X*", case="*", metric="points_lost_of_own_bound", at_most=3.0),
-    Goal(text="< 50 µs of the scheduler's own for each turn", case="* live=*", metric="us_per_event", at_most=50.0),
-    Goal(text="the same with its part of the garbage collection", case="*", metric=WITH_COLLECTOR, at_most=50.0),
+    *(
+        Goal(
+            text=f"≥ {floor:g} % of X* on heavy, {'without a hard maximum' if limit is None else f'at most {limit}'}",
+            case=Cell(system=US, workload="heavy", limit=limit).case,
+            metric="pct_of_bound",
+            at_least=floor,
+        )
+        for limit, floor in FLOORS.items()
+    ),
+    Goal(text=f"≥ 60 % at mean ≤ {MEAN_LIMIT:g}", metric="best_pct_of_bound", at_least=60.0),
+    Goal(
+        text="at most a point of X* behind the plain rule at the same hard maximum",
+        metric="points_behind_plain",
+        at_most=1.0,
+    ),
+    Goal(text="hard maximum kept in every run", metric="staleness_over_max", at_most=0.0),
+    Goal(text="length bias within 1 ± 0.02", metric="length_bias_from_1", at_most=0.02),
+    Goal(text="waste ≤ 3 %", metric="waste_pct", at_most=3.0),
+    Goal(text="no deadlock ever", metric="deadlocks", at_most=0.0),
+    Goal(text="faults cost ≤ 3 points, each of its own X*", metric="points_lost_of_own_bound", at_most=3.0),
+    Goal(text="< 50 µs of the scheduler's own for each turn", metric="us_per_event", at_most=50.0),
+    Goal(text="the same with its part of the garbage collection", metric=WITH_COLLECTOR, at_most=50.0),
+)
+LEFT_OUT = (
+    LeftOut(
+        case="heavy max=* ahead=*",
+        metric="pct_of_bound",
+        reason="not what the configuration advises, but points of the frontier",
+    ),
+    LeftOut(
+        case="[!h]*",
+        metric="pct_of_bound",
+        reason="no floor is known for these workloads; judged beside the plain rule",
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is run. Seeds are those of the workloads; a workload without any is left out."""
+    """How much is run: how many seeds for each workload, from `first_seed` on; a workload without any is left out."""
 
     seeds: Mapping[str, int]
     peer_seeds: Mapping[str, int]
     frontier_seeds: int
+    first_seed: int = 0
     limits: Sequence[int | None] = LIMITS
     n_steps: int = N_STEPS
     warm_up: int = WARM_UP
@@ -78,32 +108,31 @@ class Sizes:
 
 
 FULL = Sizes(
-    seeds=dict.fromkeys(WORKLOADS, 1) | {"heavy": 5, "faults": 5, "filter": 5},
-    peer_seeds=dict.fromkeys(WORKLOADS, 1) | {"heavy": 5, "faults": 5},
-    frontier_seeds=2,
+    seeds=dict.fromkeys(WORKLOADS, 3) | {"heavy": 5, "faults": 5, "filter": 5},
+    peer_seeds=dict.fromkeys(WORKLOADS, 3) | {"heavy": 5, "faults": 5, "filter": 5},
+    frontier_seeds=5,
 )
 QUICK = Sizes(
-    seeds={"heavy": 1, "faults": 1},
-    peer_seeds={"heavy": 1},
-    frontier_seeds=0,
-    limits=(2, None),
-    n_steps=10,
-    warm_up=3,
-    n_live=1_000,
-    live_steps=3,
+    seeds=dict.fromkeys(WORKLOADS, 1) | {"heavy": 3, "faults": 3, "filter": 3, "mix": 3},
+    peer_seeds=dict.fromkeys(WORKLOADS, 1) | {"heavy": 3, "faults": 3, "filter": 3, "mix": 3},
+    frontier_seeds=3,
 )
 
 
 def cells_of(sizes: Sizes) -> Iterator[Cell]:
     """All runs, ours first: they take longest."""
+
+    def seeds(n: int) -> range:
+        return range(sizes.first_seed, sizes.first_seed + n)
+
     for workload, n_seeds in sizes.seeds.items():
-        for limit, seed in itertools.product(sizes.limits, range(n_seeds)):
+        for limit, seed in itertools.product(sizes.limits, seeds(n_seeds)):
             yield Cell(system=US, workload=workload, limit=limit, seed=seed)
-    for (limit, ahead), seed in itertools.product(FRONTIER, range(sizes.frontier_seeds)):
+    for (limit, ahead), seed in itertools.product(FRONTIER, seeds(sizes.frontier_seeds)):
         yield Cell(system=US, workload="heavy", limit=limit, ahead=ahead, seed=seed)
     for workload, n_seeds in sizes.peer_seeds.items():
-        for (system, limit), seed in itertools.product(PEERS, range(n_seeds)):
-            if workload in ("heavy", "faults") or (system, limit) in BEYOND_HEAVY or system == PLAIN:
+        for (system, limit), seed in itertools.product(PEERS, seeds(n_seeds)):
+            if workload in ("heavy", "faults") or system in BEYOND_HEAVY:
                 yield Cell(system=system, workload=workload, limit=limit, seed=seed)
 
 
@@ -112,7 +141,7 @@ def run_cells(report: Report, sizes: Sizes) -> dict[Cell, Figures]:
     if sizes.n_processes == 1:
         return {cell: figures_of_cell(cell) for cell in cells}
     done: dict[Cell, Figures] = {}
-    with ProcessPoolExecutor(sizes.n_processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(sizes.n_processes, get_context("spawn"), initializer=_quiet) as pool:
         asked = {pool.submit(figures_of_cell, cell): cell for cell in cells}
         for future in as_completed(asked):
             cell, figures = asked[future], future.result()
@@ -120,6 +149,11 @@ def run_cells(report: Report, sizes: Sizes) -> dict[Cell, Figures]:
             how = figures.deadlock or f"{100 * figures.rate / bound(WORKLOADS[cell.workload]).rate:.1f} % of X*"
             report.say(f"{len(done)}/{len(cells)} {cell.system}, {cell.case}, seed {cell.seed}: {how}")
     return {cell: done[cell] for cell in cells}
+
+
+def _quiet() -> None:
+    """The modelled endpoint gives no token ids, which each run would warn of."""
+    logging.getLogger("outrider.train").setLevel(logging.ERROR)
 
 
 def tell(report: Report, case: str, system: str, workload: str, runs: Sequence[Figures]) -> None:
@@ -145,6 +179,8 @@ def tell(report: Report, case: str, system: str, workload: str, runs: Sequence[F
     report.add(case, system, "token_staleness_max", max(tokens), "versions")
     report.add(case, system, "trainer_idle_pct", 100 * statistics.mean(run.idle for run in moving), "%")
     report.add(case, system, "waste_pct", 100 * statistics.mean(run.waste for run in moving), "%")
+    if WORKLOADS[workload].filtered:
+        report.add(case, system, "filtered_pct", 100 * statistics.mean(run.filtered for run in moving), "%")
     trained = sum(run.n_turns_trained for run in moving) / sum(run.n_trained for run in moving)
     offered = sum(run.n_turns_offered for run in moving) / sum(run.n_offered for run in moving)
     report.add(case, system, "length_bias", trained / offered, "x")
@@ -173,8 +209,44 @@ def conclude(report: Report, runs: Mapping[Cell, Figures]) -> None:
     ]
     if fresh:
         report.add(f"heavy mean<={MEAN_LIMIT:g}", US, "best_pct_of_bound", max(fresh), "%")
-    for limit, them in COMPARED:
-        report.ratio(Cell(system=them, workload="heavy", limit=limit).case, "pct_of_bound", of=US, against=them)
+    for case, lost in points_behind(runs).items():
+        report.add(case, US, "points_behind_plain", statistics.mean(lost), "points")
+    compare(report, runs)
+
+
+def compare(report: Report, runs: Mapping[Cell, Figures]) -> None:
+    """Each other row with ours of the same hard maximum, and with our best of an equal mean that keeps it."""
+    moving = {(one.case, one.system): one for one, run in runs.items() if run.n_trained and not run.deadlock}
+    ours = [cell for (_, system), cell in moving.items() if system == US]
+    for (case, them), cell in moving.items():
+        if them == US:
+            continue
+        mean_of_them = report.value(case, them, "staleness_mean")
+        near = [
+            one
+            for one in ours
+            if one.workload == cell.workload
+            and abs(report.value(one.case, US, "staleness_mean") - mean_of_them) <= EQUAL_MEAN
+            and (cell.limit is None or (one.limit is not None and one.limit <= cell.limit))
+        ]
+        best = sorted(near, key=lambda one: report.value(one.case, US, "pct_of_bound"))[-1:]
+        same = [
+            one
+            for one in ours
+            if one.workload == cell.workload and one.ahead is None and one.limit == cell.limit is not None
+        ]
+        for one in dict.fromkeys((*same, *best)):
+            report.ratio(one.case, "pct_of_bound", of=US, against=them, against_case=case)
+
+
+def points_behind(runs: Mapping[Cell, Figures]) -> dict[str, list[float]]:
+    """How much more of X* the plain rule reached with the same seeds, by case."""
+    behind: dict[str, list[float]] = defaultdict(list)
+    for cell, figures in runs.items():
+        plain = replace(cell, system=PLAIN)
+        if cell.system == US and plain in runs:
+            behind[cell.case].append(100 * (runs[plain].rate - figures.rate) / bound(WORKLOADS[cell.workload]).rate)
+    return behind
 
 
 def points_lost(runs: Mapping[Cell, Figures]) -> dict[str, dict[str, list[float]]]:
@@ -195,6 +267,7 @@ def points_lost(runs: Mapping[Cell, Figures]) -> dict[str, dict[str, list[float]
 
 def measure(report: Report, sizes: Sizes) -> None:
     runs = run_cells(report, sizes)
+    report.add("seeds", US, "first_seed", sizes.first_seed, "n")
     for name in dict.fromkeys(cell.workload for cell in runs):
         limits = bound(WORKLOADS[name])
         for metric in ("rate", "by_slots", "by_engine", "by_trainer"):
@@ -224,8 +297,8 @@ def pictures(lines: Sequence[Line]) -> dict[str, str]:
 
 
 def run(report: Report, quick: bool) -> None:
-    measure(report, QUICK if quick else FULL)
+    measure(report, replace(QUICK if quick else FULL, first_seed=report.seed))
 
 
 if __name__ == "__main__":
-    sys.exit(main("sched", run, sys.argv[1:]))
+    sys.exit(main("sched", run, sys.argv[1:], draws=True))

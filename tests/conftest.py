@@ -1,32 +1,44 @@
 """What all tests share: a clock to move, the PostgreSQL plugin, the settings of Hypothesis, and no silent skips."""
 
+import gc
 import os
-from collections.abc import Generator
-from pathlib import Path
 
 import hypothesis
 import pytest
 
 from outrider.testing import FakeClock
+from soaking import examples, is_soak
 
-pytest_plugins = ["docker_engine", "hypervisor_stand_ins.stage", "aws_stand_in", "postgres_server", "history_checking"]
+pytest_plugins = [
+    *("docker_engine", "hypervisor_stand_ins.stage", "aws_stand_in", "postgres_server", "history_checking"),
+    *("no_skips", "pytester"),
+]
 
-hypothesis.settings.register_profile("outrider", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile(
+    "outrider",
+    deadline=None,
+    derandomize=not is_soak(),
+    print_blob=True,
+    max_examples=examples(50),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow] if is_soak() else [],
+)
 hypothesis.settings.load_profile("outrider")
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start others whenever a process loads it
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's workers would starve beside the other tests
+os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # those that nobody asks for
 
-EVERYTHING_RUNS_HERE = Path("/etc/debian_version").exists() and os.geteuid() == 0
+
+def pytest_collection() -> None:
+    """Collecting makes much and leaves little garbage."""
+    gc.disable()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test may be skipped where its parts cannot be had, and says why; on Debian as root all can, so it fails."""
-    report = yield
-    if EVERYTHING_RUNS_HERE and report.skipped and not hasattr(report, "wasxfail"):
-        report.outcome = "failed"
-        report.longrepr = f"{item.nodeid} was skipped on a machine where nothing may be: {report.longrepr}"
-    return report
+def pytest_collection_finish() -> None:
+    """Garbage is not looked for among thousands of collected tests again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from outrider.core.rollout import Rollout
 from outrider.core.task import Task
 from outrider.env import Environment, Environments, Observation, Score, Step
 from outrider.env.tools import answer_calls, tool
-from outrider.policy import ChatPolicy, Completion, Sampling
+from outrider.policy import ChatPolicy, Completion, Probe, Sampling
 from outrider.policy.scripted.policy import ScriptedPolicy, ScriptOptions
 from outrider.policy.scripted.protocol import Script
 
@@ -232,7 +232,7 @@ class Watched(ChatPolicy):
         self.tools.append(tools)
         return await self._inner.complete(messages, tools=tools, sampling=sampling, session=session)
 
-    async def check(self) -> None: ...
+    async def check(self, sampling: Sampling | None = None, probe: Probe | None = None) -> None: ...
 
     async def close(self) -> None:
         self.closed = True

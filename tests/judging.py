@@ -13,4 +13,6 @@ def code_in(messages: Sequence[Message]) -> str:
 
 
 def agreeing(request: ModelRequest) -> str:
+    if len(request.messages) == 1 and request.messages[0].content == "Hi":
+        return "Hello"  # to one who asks whether there is a judge
     return f"It says the same.\nVERDICT {code_in(request.messages)}: CORRECT"

@@ -15,6 +15,7 @@ from outrider.core.errors import MachineError
 from outrider.core.machine import AFTER, MachineState
 from outrider.pool import Lease, MachinePool, PoolConfig
 from outrider.pool.upkeep import Upkeep
+from outrider.pool.waiting import Ticket, WaitingLine
 from outrider.testing import LoopClock
 from outrider.testing.fake_machines import FakeMachine, FakeProvider, Fault, MemoryJournal, RandomPlan
 
@@ -64,7 +65,6 @@ class World:
         self.journal = journal or MemoryJournal()
         self.held: dict[str, Lease] = {}
         self.asked = {run: itertools.count() for run in "abc"}
-        self.served = dict.fromkeys("abc", -1)
         self.numbers = itertools.count()
         self.n_leases = 0
         self.n_wanted = n_leases
@@ -77,7 +77,6 @@ class World:
             self.wrongs[wrong] += 1
 
     def new_pool(self) -> MachinePool:
-        self.served = dict.fromkeys("abc", -1)
         self.host.bound = self.rng.choice([1, 3, 6])
         config = PoolConfig(
             name="pool",
@@ -95,13 +94,26 @@ class World:
             quarantine_seconds=self.rng.choice([0.0, 50.0]),
             max_quarantined=self.rng.choice([0, 2]),
         )
-        return MachinePool(
+        pool = MachinePool(
             self.host,
             config,
             journal=self.journal,
             clock=LoopClock(),
             new_machine_id=lambda: f"m{next(self.numbers)}",
         )
+        self.watch_turns(pool._fleet._line)
+        return pool
+
+    def watch_turns(self, line: WaitingLine) -> None:
+        """Whom the pool serves came first of their run. Who is woken first is the event loop's choice."""
+        serve = line.serve
+
+        def watched(ticket: Ticket) -> None:
+            first = min(other.number for other in line.tickets if other.run == ticket.run)
+            self.must(ticket.number == first, Wrong.UNFAIR)
+            serve(ticket)
+
+        line.serve = watched  # type: ignore[method-assign]
 
     def check(self) -> None:
         """What holds whenever the pool has decided something."""
@@ -113,9 +125,7 @@ class World:
         self.held = {id: lease for id, lease in self.held.items() if not lease.is_over}
         self.must(set(self.held) <= leased, Wrong.DOUBLE)
 
-    def took(self, run: str, number: int, leases: tuple[Lease, ...]) -> None:
-        self.must(number > self.served[run], Wrong.UNFAIR)
-        self.served[run] = number
+    def took(self, leases: tuple[Lease, ...]) -> None:
         self.must(len({lease.machine_id for lease in leases}) == len(leases), Wrong.DOUBLE)
         for lease in leases:
             self.n_leases += 1
@@ -138,7 +148,7 @@ class World:
         except MachineError as exc:
             self.outcomes[str(exc)[:9]] += 1
             return
-        self.took(run, number, leases)
+        self.took(leases)
         try:
             for lease in leases:
                 await self.use(lease, holder)

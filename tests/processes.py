@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from warm_outrider import run_warm
+
 PROGRAM_SECONDS = 60
 
 CLAIMER = """
@@ -60,11 +62,15 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def stop(pid: int) -> None:
-    """Stop a process, and see it stopped: the signal is on its way when `kill` returns."""
+    """Stop a process, and see it stopped, or ended: the signal is on its way when `kill` returns."""
     os.kill(pid, signal.SIGSTOP)
     ends_at = time.monotonic() + 10
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "TZ":
         assert time.monotonic() < ends_at, f"process {pid} does not stop"
         time.sleep(0.001)
 
@@ -110,9 +116,7 @@ OUTRIDER = (sys.executable, "-m", "outrider")
 
 def run_outrider(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run a command to its end: it must exit with this code, and never with a traceback."""
-    done = subprocess.run(
-        [*OUTRIDER, *arguments], capture_output=True, text=True, timeout=100, check=False, stdin=subprocess.DEVNULL
-    )
+    done = run_warm(*arguments, seconds=100)
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done

@@ -11,6 +11,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+HEAD = {"num_cpus": 2, "include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
+"""The head without what no test looks at."""
+
 START_SECONDS = 60
 STOP_SECONDS = 30
 
@@ -24,10 +27,10 @@ class RayNodes:
         self.raylets: list[int]
         self._hear()
 
-    def lose(self, index: int = -1) -> None:
-        """Kill a node and all its workers at once; a fresh one takes its place."""
+    def lose(self, index: int = -1, *, raylet_alone: bool = False) -> None:
+        """Kill a node and all its workers at once, or its raylet alone; a fresh one takes its place."""
         raylet = self.raylets[index]
-        for pid in (raylet, *children(raylet)):
+        for pid in (raylet, *([] if raylet_alone else descendants(raylet))):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._tell(f"replace {index % len(self.raylets)}")
@@ -83,17 +86,20 @@ def node_without(folder: Path, address: str) -> Iterator[subprocess.Popen[bytes]
             process.kill()
 
 
-def children(raylet: int) -> list[int]:
-    """The processes that a node has started: its agents, those that wait for an actor, and those that have one."""
+def descendants(process: int) -> list[int]:
+    """What a process has started, and that in turn. Of a node's raylet: Ray's agents, actors, and their workers."""
+    found = []
     with suppress(OSError):
-        return [int(pid) for pid in Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()]
-    return []
+        for task in Path(f"/proc/{process}/task").iterdir():
+            for pid in map(int, (task / "children").read_text().split()):
+                found += [pid, *descendants(pid)]
+    return found
 
 
 def _serve(n_nodes: int) -> None:
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args=HEAD)
     numbers = count(2)
 
     def fresh() -> Any:

@@ -67,7 +67,7 @@ class Model(ChatPolicy):
         self.n_tokens += completion.usage.completion_tokens
         return completion
 
-    async def check(self) -> None: ...
+    async def check(self, sampling: Sampling | None = None) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -110,9 +110,9 @@ class Lab:
 
     async def until(self, holds: Callable[[], object], seconds: float = 20.0) -> None:
         """Wait until it holds, on the lab's own time."""
-        deadline = self.clock.time() + seconds
+        deadline = self.clock.monotonic() + seconds
         while not holds():
-            assert self.clock.time() < deadline, "it did not come about"
+            assert self.clock.monotonic() < deadline, "it did not come about"
             await self.sleep(0.005)
 
     def kit(self) -> EpisodeKit:

@@ -147,13 +147,13 @@ def ms_each(n: int, call: Callable[[], object]) -> float:
     return 1000 * (time.perf_counter() - began) / n
 
 
-def told_when(operation: Callable[[], object]) -> tuple[float, str]:
-    """When it was an error, and which."""
+def told_when(operation: Callable[[], object]) -> tuple[float | None, str]:
+    """When it raised an error, and which; no time if it raised none."""
     try:
         operation()
     except Exception as exc:  # noqa: BLE001 whatever it is, it is the answer
         return time.monotonic(), type(exc).__name__
-    return time.monotonic(), "no error"
+    return None, "no error"
 
 
 def kill(pid: int) -> float:
@@ -169,4 +169,4 @@ def died(killed: float, operation: Callable[[], Any]) -> dict[str, Any]:
     told, raised = told_when(lambda: answers.append(operation()))
     if answers and isinstance(answers[0], tuple):
         told, raised = answers[0]
-    return {"seconds": told - killed, "raised": raised}
+    return {"seconds": None if told is None else told - killed, "raised": raised}

@@ -225,7 +225,7 @@ async def die() -> Answer:
     waiter = threading.Thread(target=lambda: answers.append(load.died(killed, wait)), daemon=True)
     waiter.start()
     await asyncio.to_thread(waiter.join, HANG_SECONDS)
-    return answers[0] if answers else {"seconds": None, "raised": f"nothing within {HANG_SECONDS:g} s"}
+    return answers[0] if answers else {"seconds": HANG_SECONDS, "raised": f"nothing within {HANG_SECONDS:g} s"}
 
 
 async def close() -> Answer:

@@ -40,7 +40,8 @@ TEXTS = {
     f"that is there; {COPY_FRESH}: into a new one.",
     "death": "From SIGKILL until the one who waits has the error: the worker that is called, the sender of a pending "
     "`recv` (plain Ray: the actor whose result a peer waits for), the process of a channel under a pending `get`. "
-    f"Nothing is waited for longer than {HANG_SECONDS:g} s.",
+    f"Nothing is waited for longer than {HANG_SECONDS:g} s: a hang counts as that. Where no error comes at all, "
+    "the case did not run.",
 }
 TITLES = {
     "start": "Start",

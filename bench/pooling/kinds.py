@@ -111,7 +111,7 @@ def _process(folder: Path) -> Iterator[Provider]:
 
 @contextmanager
 def _desktop(_: Path) -> Iterator[Provider]:
-    yield DesktopProvider()
+    yield DesktopProvider(width=1280, height=800)
 
 
 @contextmanager

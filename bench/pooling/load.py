@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from math import log
+from statistics import fmean
 
 from outrider.pool.computer import Input, MoveTo, Press
 from outrider.pool.provider import Provider
@@ -62,6 +63,8 @@ class Outcome:
     """Of the rollouts, from the first question to the last release."""
     utilisation: float
     utilisation_by_pool: float | None
+    utilisation_ceiling: float | None
+    """hold / (hold + reset) of this run: more is not possible while every machine is waited for."""
     waits: Quantiles
     releases: Quantiles
     handovers: Quantiles | None
@@ -126,12 +129,21 @@ async def run_rollouts(system: System, load: Load, holds: Sequence[float], start
         seconds=seconds,
         utilisation=meter.utilisation or 0.0,
         utilisation_by_pool=own.utilisation if own else None,
+        utilisation_ceiling=ceiling(holds, own.reset_seconds) if own else None,
         waits=waits,
         releases=releases,
         handovers=(await system.handovers()).quantiles(),
         resets=own.reset_seconds if own else None,
         host_busy=(busy - busy_before) / max(everything - all_before, 1e-9),
     )
+
+
+def ceiling(holds: Sequence[float], resets: Quantiles | None) -> float | None:
+    """With the median reset, which a machine needs after each hold."""
+    if resets is None:
+        return None
+    hold = fmean(holds)
+    return hold / (hold + resets.p50)
 
 
 async def _rollout(system: System, meter: Meter, holds: deque[float], name: str) -> None:

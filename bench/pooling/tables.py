@@ -12,6 +12,7 @@ PICTURE = "pool.svg"
 
 LOADS = {
     "utilisation_pct": "used %",
+    "utilisation_ceiling_pct": "ceiling %",
     "utilisation_by_pool_pct": "as the pool says %",
     "wait_p50_seconds": "wait p50 s",
     "wait_p95_seconds": "p95 s",
@@ -37,7 +38,9 @@ KINDS = {
 METHOD = (
     "Used is leased / (leased + not leased while somebody waits for it), in machine-seconds: a machine that is being "
     "reset while somebody waits counts as not leased. It is taken where machines are asked for, for all systems "
-    f"alike. Hold times are lognormal about the median in the name of the case (sigma {SIGMA:g}), the same for all "
+    "alike. `ceiling` is hold / (hold + reset), of the mean hold and the median reset of that run: where every machine "
+    "is waited for, a reset cannot be hidden, so a goal above the ceiling cannot be met. "
+    f"Hold times are lognormal about the median in the name of the case (sigma {SIGMA:g}), the same for all "
     f"systems; a holder looks at the screen, clicks, and then waits. Desktops have {WIDTH} by {HEIGHT} pixels. "
     "`host busy` counts all processes of the host. `model of AgentFlow` is written by us from the source of its "
     "resource pool (its manager cannot be installed): one lock for the pool, held during a reset in release; machines "

@@ -9,7 +9,7 @@ from outrider.core.errors import BatchLate
 from outrider.testing.virtual_time import Deadlock, run_virtual
 from scheduling.figures import WARM_UP, Figures, figures_of
 from scheduling.ours import config_of, run_ours
-from scheduling.peers import BatchBarrier, GroupAdmission, LockStep, PlainRule
+from scheduling.peers import BatchBarrier, DropStale, GroupAdmission, LockStep, MemberAdmission, PlainRule
 from scheduling.roll import RollQueues
 from scheduling.workload import WORKLOADS, bound
 from scheduling.world import Scheduler, World
@@ -49,8 +49,14 @@ PEERS: Mapping[tuple[str, int | None], MakePeer] = {
     ("model of ROLL 36x8", 1): lambda world: RollQueues(world, n_queues=36, ratio=1),
     ("model of ROLL 32x(8+1)", 1): lambda world: RollQueues(world, redundancy=1, ratio=1),
     ("model of ROLL 32x8", 2): lambda world: RollQueues(world, ratio=2),
-    ("model of AReaL eta=1", None): lambda world: GroupAdmission(world, 1.0),
-    ("model of AReaL eta=2", None): lambda world: GroupAdmission(world, 2.0),
+    ("model of AReaL by groups eta=1", None): lambda world: GroupAdmission(world, 1.0),
+    ("model of AReaL by groups eta=2", None): lambda world: GroupAdmission(world, 2.0),
+    ("model of AReaL eta=1", None): lambda world: MemberAdmission(world, 1.0),
+    ("model of AReaL eta=2", None): lambda world: MemberAdmission(world, 2.0),
+    ("model of prime-rl", 2): lambda world: DropStale(world, 2),
+    ("model of prime-rl", 3): lambda world: DropStale(world, 3),
+    ("model of prime-rl", 5): lambda world: DropStale(world, 5),
+    (PLAIN, 1): lambda world: PlainRule(world, 0.0, 1),
     (PLAIN, 2): lambda world: PlainRule(world, 1.0, 2),
     (PLAIN, 3): lambda world: PlainRule(world, 2.0, 3),
     (PLAIN, 5): lambda world: PlainRule(world, 2.0, 5),

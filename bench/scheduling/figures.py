@@ -31,6 +31,7 @@ class Figures:
     n_turns_offered: int = 0
     work_trained: float = 0.0
     work_wasted: float = 0.0
+    work_filtered: float = 0.0
     process_seconds: float = 0.0
 
     @property
@@ -46,9 +47,17 @@ class Figures:
 
     @property
     def waste(self) -> float:
-        """The share of the model's work that is not trained on."""
-        whole = self.work_trained + self.work_wasted
-        return self.work_wasted / whole if whole else 0.0
+        """The share of the model's work that is neither trained on nor dropped by the filter."""
+        return self.work_wasted / self._work if self._work else 0.0
+
+    @property
+    def filtered(self) -> float:
+        """The share of the model's work that the filter drops."""
+        return self.work_filtered / self._work if self._work else 0.0
+
+    @property
+    def _work(self) -> float:
+        return self.work_trained + self.work_wasted + self.work_filtered
 
     @property
     def idle(self) -> float:
@@ -86,6 +95,7 @@ def figures_of(record: Record, deadlock: str | None = None, warm_up: int = WARM_
         n_turns_offered=sum(offered),
         work_trained=sum(one.work_done for _, one in trained),
         work_wasted=sum(work for at, work in record.waste if began < at <= ended),
+        work_filtered=sum(work for at, work in record.filtered if began < at <= ended),
     )
 
 

@@ -67,12 +67,13 @@ async def run_ours(world: World, config: SchedulerConfig, n_steps: int, *, n_slo
 
 
 async def _count_waste(store: Store, world: World, pool: Pool) -> None:
-    """What ended well and is not in a batch: its group was dropped, or full without it."""
+    """What ended well and is not in a batch: the filter dropped its group, or the group was full without it."""
     closed = [state for state in GroupState if state.is_closed]
     entries = {entry.group_id: entry for entry in await store.query_groups(LEDGER, states=closed)}
     rollouts = await store.query_rollouts(rollout_ids=list(pool.succeeded))
     for rollout in rollouts:
         entry = entries.get(rollout.group_id or "")
         if entry is not None and rollout.rollout_id not in entry.members:
-            at = entry.moved_at.timestamp() - START
-            world.record.waste.append((at, pool.succeeded[rollout.rollout_id].work_done))
+            one = pool.succeeded[rollout.rollout_id]
+            found = world.record.filtered if world.workload.is_filtered(one.group) else world.record.waste
+            found.append((entry.moved_at.timestamp() - START, one.work_done))

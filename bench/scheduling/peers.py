@@ -96,7 +96,7 @@ class Peer(ABC):
         """Whether the filter drops a complete group; its work is lost then."""
         if not self.world.workload.is_filtered(group.number):
             return False
-        self.world.wasted(sum(one.work_done for one in group.done))
+        self.world.filtered(sum(one.work_done for one in group.done))
         return True
 
 
@@ -123,10 +123,36 @@ class BatchBarrier(Peer):
             self._groups.remove(group)
 
 
-class GroupAdmission(Peer):
+class MemberSlots(Peer):
+    """What rules share in which any free slot takes the next member of the group that was opened last."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.n_free = SLOTS
+        self.newest: Group | None = None
+
+    def fill(self) -> None:
+        while self.n_free and (group := self._next_group()) is not None:
+            self.n_free -= 1
+            self.start_member(group)
+
+    @abstractmethod
+    def admit(self) -> Group | None:
+        """A new group, if there may be one more."""
+
+    def _next_group(self) -> Group | None:
+        if self.newest is None or self.newest.n_started == GROUP_SIZE:
+            self.newest = self.admit()
+        return self.newest
+
+    def ended(self, group: Group) -> None:  # noqa: ARG002 other rules look at the group
+        self.n_free += 1
+
+
+class MemberAdmission(MemberSlots):
     """AReaL's rule: a group begins while (eta + version + 1) batches are not all accepted or running.
 
-    A group is one task with its slots, until the last member ends. Batches take groups as they complete.
+    A slot is free again when its member ends. Batches take groups as they complete.
     """
 
     def __init__(self, world: World, eta: float) -> None:
@@ -136,24 +162,23 @@ class GroupAdmission(Peer):
         self._complete: list[Group] = []
 
     def advance(self) -> None:
-        while self._n_running + GROUP_SIZE <= SLOTS and self._capacity >= GROUP_SIZE:
-            self._n_running += GROUP_SIZE
-            group = self.open_group()
-            for _ in range(GROUP_SIZE):
-                self.start_member(group)
+        self.fill()
         if self._wanted is not None and len(self._complete) >= BATCH_GROUPS:
             batch, self._complete = self._complete[:BATCH_GROUPS], self._complete[BATCH_GROUPS:]
             self.deliver(batch)
+
+    def admit(self) -> Group | None:
+        if (self._eta + self.world.version + 1) * BATCH - self._n_accepted - self._n_running < GROUP_SIZE:
+            return None
+        self._n_running += GROUP_SIZE
+        return self.open_group()
 
     async def publish(self) -> None:
         await super().publish()
         self.advance()
 
-    @property
-    def _capacity(self) -> float:
-        return (self._eta + self.world.version + 1) * BATCH - self._n_accepted - self._n_running
-
     def ended(self, group: Group) -> None:
+        super().ended(group)
         if group.is_complete:
             self._n_running -= GROUP_SIZE
             if not self.is_dropped(group):
@@ -161,7 +186,70 @@ class GroupAdmission(Peer):
                 self._complete.append(group)
 
 
-class PlainRule(Peer):
+class GroupAdmission(MemberAdmission):
+    """The same where a group is one task, which holds the slots of all its members until the last one ends."""
+
+    def ended(self, group: Group) -> None:
+        super().ended(group)
+        self.n_free += GROUP_SIZE - 1 if group.is_complete else -1
+
+
+class DropStale(MemberSlots):
+    """prime-rl's rule: all slots are kept busy, and groups that a new version makes too old are dropped.
+
+    The age of a group is that of the version it was opened with. Its members under way are cancelled, those that have
+    ended are thrown away. Nothing is started while a batch more is complete than the trainer has taken.
+    """
+
+    def __init__(self, world: World, max_staleness: int) -> None:
+        super().__init__(world)
+        self._bound = max_staleness
+        self._open: dict[Group, int] = {}
+        self._complete: list[Group] = []
+
+    def advance(self) -> None:
+        if len(self._complete) < BATCH_GROUPS:
+            self.fill()
+        if self._wanted is not None and len(self._complete) >= BATCH_GROUPS:
+            batch, self._complete = self._complete[:BATCH_GROUPS], self._complete[BATCH_GROUPS:]
+            for group in batch:
+                del self._open[group]
+            self.deliver(batch)
+            self.advance()
+
+    def admit(self) -> Group | None:
+        group = self.open_group()
+        self._open[group] = self.world.version
+        return group
+
+    async def publish(self) -> None:
+        await super().publish()
+        oldest = self.world.version - self._bound
+        for group in [group for group, version in self._open.items() if version < oldest]:
+            self._drop(group)
+        self.advance()
+
+    def _drop(self, group: Group) -> None:
+        del self._open[group]
+        if group is self.newest:
+            self.newest = None
+        if group in self._complete:
+            self._complete.remove(group)
+        self.n_free += len(group.live)
+        for one in group.live:
+            one.stop()
+        self.world.wasted(sum(one.work_done for one in (*group.done, *group.live)))
+
+    def ended(self, group: Group) -> None:
+        super().ended(group)
+        if group.is_complete:
+            if self.is_dropped(group):
+                del self._open[group]
+            else:
+                self._complete.append(group)
+
+
+class PlainRule(MemberSlots):
     """Any free slot takes the next member of the oldest group; (1 + eta) batches of groups are open and undelivered.
 
     The trainer waits for a batch of complete groups and for those that have reached the bound, takes the oldest first,
@@ -173,12 +261,9 @@ class PlainRule(Peer):
         self._max_open = int((1 + eta) * BATCH_GROUPS)
         self._bound = max_staleness
         self._open: list[Group] = []
-        self._n_free = SLOTS
 
     def advance(self) -> None:
-        while self._n_free and (group := self._next_group()) is not None:
-            self._n_free -= 1
-            self.start_member(group)
+        self.fill()
         if self._wanted is not None:
             complete = [group for group in self._open if group.is_complete]
             if len(complete) >= BATCH_GROUPS and not self._waits():
@@ -198,11 +283,7 @@ class PlainRule(Peer):
             trajectory.stop()
             self._end(group, trajectory, Fault.HANG)
 
-    def _next_group(self) -> Group | None:
-        for group in reversed(self._open):
-            if group.n_started == GROUP_SIZE:
-                break
-            return group
+    def admit(self) -> Group | None:
         if len(self._open) >= self._max_open:
             return None
         self._open.append(group := self.open_group())
@@ -216,7 +297,7 @@ class PlainRule(Peer):
         return any(not group.is_complete and group.clock is not None and group.clock <= oldest for group in self._open)
 
     def ended(self, group: Group) -> None:
-        self._n_free += 1
+        super().ended(group)
         if group.is_complete and self.is_dropped(group):
             self._open.remove(group)
 

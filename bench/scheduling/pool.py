@@ -35,7 +35,7 @@ class Attempt:
     def __init__(self, claimed: AttemptedRollout, world: World, key: tuple[int, int, int], clock: Clock) -> None:
         self.claimed = claimed
         self.ids = claimed.rollout_id, claimed.attempt.attempt_id
-        self.trajectory = Trajectory(world, key, on_end=lambda _, fault: self.ended.set_result(fault))
+        self.trajectory = Trajectory(world, key, on_end=self._end)
         self.told_running = False
         self.held_seconds = 0.0
         self.ready: asyncio.Future[None] = world.loop.create_future()
@@ -45,6 +45,10 @@ class Attempt:
         self._pending: list[Event] = []
         self._n_told = 0
         self._n_tokens = 0
+
+    def _end(self, _: Trajectory, fault: Fault | None) -> None:
+        if not self.ended.cancelled():  # else the pool ends, and its tasks with it
+            self.ended.set_result(fault)
 
     def take_events(self) -> dict[str, Any]:
         """What is not told yet, as arguments of the store's methods."""
@@ -124,7 +128,7 @@ class Pool:
                     self._slot_free.clear()
 
     def _attempt(self, claimed: AttemptedRollout) -> Attempt:
-        """The seat's next try: a refill and a second run beside the first are other tries of the same seat."""
+        """The member's next attempt: a refill and a hedge have the lengths of the first, and faults of their own."""
         seat = claimed.metadata[SAMPLE_KEY]
         number = self._tries[claimed.group_id, seat]
         self._tries[claimed.group_id, seat] += 1

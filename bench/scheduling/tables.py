@@ -22,23 +22,42 @@ COLUMNS = {
     "token_staleness_max": "max",
     "trainer_idle_pct": "trainer idle %",
     "waste_pct": "waste %",
+    "filtered_pct": "filtered %",
     "length_bias": "length bias",
     "get_batch_p50_seconds": "get_batch p50 s",
     "get_batch_p99_seconds": "p99 s",
     "steps_done": "steps",
     "deadlocks": "deadlocks",
 }
-FRONTIER = ("pct_of_bound", "staleness_mean", "staleness_max", "token_staleness_mean", "token_staleness_max")
+FRONTIER = (
+    "pct_of_bound",
+    "staleness_mean",
+    "staleness_max",
+    "token_staleness_mean",
+    "token_staleness_max",
+    "length_bias",
+    "waste_pct",
+)
+COMPARED = ("staleness_mean", "staleness_max", "length_bias", "waste_pct")
 METHOD = (
     "Each row is the mean over the seeds of its runs, with the least and the most of them beside the rate; "
     "staleness is over all trajectories of all of them, its maximum that of any run. Every rule sees the same "
-    "trajectories for the same seed. `model of …` is a rule of that project written by us into the same simulated "
+    "trajectories for the same seed, and a member that is run again takes as long as the first time: only its faults "
+    "are drawn anew. `model of …` is a rule of that project written by us into the same simulated "
     "world, without any overhead of its own; the rows of `outrider` are its own scheduler and store. `max` is the "
-    "hard maximum of the staleness that a rule keeps; ROLL 36x8 and 32x(8+1) have 288 slots, all others 256. "
-    "Exceptions are retried in all models, though ROLL ends its run at the first one. A run that comes to a "
-    "standstill counts as a rate of 0. X* is what is expected of a workload, its own faults and what its filter "
+    "hard maximum of the staleness that a rule keeps; ROLL 36x8 and 32x(8+1) have 288 slots, all others 256. AReaL "
+    "admits groups by a sum over all of them, which bounds the mean and no trajectory; `by groups` holds the slots of "
+    "a group until its last member ends. prime-rl keeps all slots busy and drops groups that have become too old: read "
+    "its rows with their length bias and waste. Waste is the model's work that nobody trains on, without what the "
+    "filter drops. On filter the model of ROLL is faster than ROLL's own queue was seen to be, for a reason that is "
+    "not known. Exceptions are retried in all models, though ROLL ends its run at the first one. A run that comes "
+    "to a standstill counts as a rate of 0. X* is what is expected of a workload, its own faults and what its filter "
     "drops counted, so a lucky run may come out above it. In faults every tenth step resets take five times as "
     "long: how long such a burst is, is our choice."
+)
+COMPARED_TEXT = (
+    "Only rows of the same hard maximum, or of mean staleness that differs by 0.1 at most where ours keeps the hard "
+    "maximum of the other, if it has one. What a rate is bought with, bias or waste, stands beside it."
 )
 
 COST = """
@@ -54,10 +73,15 @@ def tables(lines: Sequence[Line], goals: Sequence[Goal]) -> list[str]:
     rows = _rows(lines)
     workloads = list(dict.fromkeys(case.partition(" max=")[0] for case, _ in rows))
     parts = ["", f"![Throughput against staleness]({PICTURE})"]
+    parts += [
+        f"\nThe first seed was {line['value']:.0f}, drawn when the run began; `--seed {line['value']:.0f}` repeats it."
+        for line in lines
+        if line["metric"] == "first_seed"
+    ]
     for workload in workloads:
         found = {key: row for key, row in rows.items() if key[0].startswith(f"{workload} max=")}
         parts += _workload(workload, found, lines, goals)
-    parts += _compared(lines)
+    parts += _compared(lines, rows)
     parts += _frontier(heavy_rows(lines))
     parts += _cost(lines)
     return parts
@@ -102,11 +126,19 @@ def _ours_first(item: tuple[tuple[str, str], Row]) -> tuple[bool, str, str]:
     return system != US, system, case
 
 
-def _compared(lines: Sequence[Line]) -> list[str]:
-    ratios = [line for line in lines if line["metric"] == "ratio"]
-    parts = ["", "### How many times their throughput ours is, at the same hard maximum", ""]
-    parts += _head(["case", "against", "ratio"])
-    return parts + [f"| {line['case']} | {line['against']} | {line['value']:.2f} |" for line in ratios]
+def _compared(lines: Sequence[Line], rows: Mapping[tuple[str, str], Row]) -> list[str]:
+    """Ours beside each other row that it may be compared with."""
+    parts = ["", "### How many times their throughput ours is", "", COMPARED_TEXT, ""]
+    names = ["staleness mean", "max", "length bias", "waste %"]
+    parts += _head(["ours", *names, "against", *names, "ratio"])
+    keys = {f"{system} {case}": (case, system) for case, system in rows}
+    for line in lines:
+        if line["metric"] == "ratio":
+            ours, theirs = rows[line["case"], line["system"]], rows[keys[line["against"]]]
+            cells = [[_cell(name, row[name]) for name in COMPARED] for row in (ours, theirs)]
+            told = [line["case"], *cells[0], line["against"], *cells[1], f"{line['value']:.2f}"]
+            parts.append(f"| {' | '.join(told)} |")
+    return parts
 
 
 def _frontier(rows: Mapping[tuple[str, str], Row]) -> list[str]:

@@ -77,19 +77,20 @@ class Workload:
         return BURST_FACTOR if self.bursts and version % BURST_EVERY == BURST_EVERY - 1 else 1.0
 
     def plan(self, group: int, member: int, attempt: int) -> Plan:
+        """What is slow by nature is as slow in every attempt: only the fault depends on which one it is."""
         scale = self.scales[group % len(self.scales)][1]
         mean = math.exp(self._random(group, -1).gauss(math.log(6), 0.7))
-        rng = self._random(group, member, attempt)
+        rng = self._random(group, member, 0)
         n_turns = self.turns_fixed or min(max(round(rng.gauss(mean, math.sqrt(mean))), 1), 60)
         reset = 4.0 * rng.lognormvariate(0.0, 1.0) * scale
         turns = tuple((2.0 * rng.lognormvariate(0.0, 0.7) * scale, self._env(rng) * scale) for _ in range(n_turns))
+        rng = self._random(group, member, attempt, 1)
         luck, fault_turn = rng.random(), rng.randrange(n_turns)
-        fault = None
         if luck < self.hang:
-            fault = Fault.HANG
-        elif luck < self.hang + self.exception:
-            fault = Fault.EXCEPTION
-        return Plan(reset, turns, fault, fault_turn)
+            return Plan(reset, turns, Fault.HANG, fault_turn)
+        if luck < self.hang + self.exception:
+            return Plan(reset, turns, Fault.EXCEPTION, fault_turn)
+        return Plan(reset, turns)
 
     def _env(self, rng: random.Random) -> float:
         if self.env_sigma is None:

@@ -153,7 +153,9 @@ class Record:
     offered: list[tuple[float, int]] = field(default_factory=list)
     """When each member was first started, and how many turns it has; without those that the filter drops."""
     waste: list[tuple[float, float]] = field(default_factory=list)
-    """Model work that is not trained on: when that was certain, and how much."""
+    """Model work that is not trained on: when that was certain, and how much. Without what the filter drops."""
+    filtered: list[tuple[float, float]] = field(default_factory=list)
+    """The same of groups that the filter drops, which is no scheduler's fault."""
 
 
 class Scheduler(Protocol):
@@ -195,6 +197,9 @@ class World:
 
     def wasted(self, work: float) -> None:
         self.record.waste.append((self.now, work))
+
+    def filtered(self, work: float) -> None:
+        self.record.filtered.append((self.now, work))
 
     def when_open(self, call: Callable[[], None]) -> None:
         """Make a model call now, or when the sync of the weights is over."""

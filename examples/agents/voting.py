@@ -1,4 +1,7 @@
-"""Ask a model five times and answer what it says most: `outrider run --mode math --agent voting:vote`."""
+"""Ask a model five times and answer what it says most: `outrider run --mode math --agent voting:vote`.
+
+Extra: `math`.
+"""
 
 import asyncio
 from collections import Counter

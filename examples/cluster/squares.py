@@ -10,6 +10,8 @@ On this machine, on a Ray that is started for it and a store in a file:
     cd examples/cluster && python squares.py
 
 The same without a line of Python: `outrider enqueue`, then `outrider work --ray --agent squares:agent --until-done`.
+
+Extra: `ray`.
 """
 
 import argparse

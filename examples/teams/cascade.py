@@ -1,6 +1,8 @@
 """A team of one's own: a small model answers, a checker looks at it, and only what is rejected goes to a large model.
 
 outrider run --mode math --agent team:cascade:build --model 'builtin:noisy?p=0.5' --policy large=builtin:solver
+
+Extra: `math`.
 """
 
 import asyncio

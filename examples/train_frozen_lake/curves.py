@@ -1,4 +1,7 @@
-"""Learning curves of synchronous and asynchronous training, side by side: `python curves.py` writes `curves.svg`."""
+"""Learning curves of synchronous and asynchronous training, side by side: `python curves.py` writes `curves.svg`.
+
+Extra: `train`.
+"""
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping, Sequence

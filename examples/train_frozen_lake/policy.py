@@ -3,6 +3,8 @@
 A conversation is one sequence of tokens: a mark, then by turns the six tokens of what the player sees and the one of
 the action that it takes. The logits of an action are the sum of `weights` over the seven tokens before it. So the ids
 of each prompt go on from those of the last, and the arrays of a batch hold all that there is to learn from.
+
+Extra: `train`.
 """
 
 import asyncio
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.core.chat import Message, Role, ToolSpec, assistant
-from outrider.policy import ChatPolicy, Completion, Sampling, Tokens, Usage
+from outrider.policy import ChatPolicy, Completion, Probe, Sampling, Tokens, Usage
 
 ACTIONS = {"Up": (-1, 0), "Down": (1, 0), "Left": (0, -1), "Right": (0, 1)}
 REPLIES = tuple(assistant(f"<answer>{action}</answer>") for action in ACTIONS)
@@ -85,7 +87,7 @@ class LinearPolicy(ChatPolicy):
             ),
         )
 
-    async def check(self) -> None: ...
+    async def check(self, sampling: Sampling | None = None, probe: Probe | None = None) -> None: ...
 
     async def close(self) -> None: ...
 

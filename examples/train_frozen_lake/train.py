@@ -1,4 +1,7 @@
-"""Train a policy on frozen lakes by GRPO: `python train.py`, or `python train.py 1` to generate a batch ahead."""
+"""Train a policy on frozen lakes by GRPO: `python train.py`, or `python train.py 1` to generate a batch ahead.
+
+Extra: `train`.
+"""
 
 import asyncio
 import sys

@@ -4,8 +4,6 @@ provider are others, and a model server of ours stands behind the model's name.
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from outrider.pool.providers.desktop import DesktopProvider
 from outrider.store import open_store
 from outrider.testing import ModelServer
 from qemu_guest import desktop_image
+from warm_outrider import run_warm
 
 WITH_POOL = """
     --mode osworld \
@@ -95,20 +94,10 @@ def benchmark(path: str, mode: str, n: int) -> None:
 
 async def outrider_run(server: ModelServer, arguments: str) -> dict[str, Any]:
     """What the command printed, as JSON."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "outrider", "run", *arguments.split(), "--json",
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "OPENAI_API_KEY": "any", "OPENAI_BASE_URL": server.base_url},
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(100):
-            output, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, errors.decode()
-    outcome: dict[str, Any] = json.loads(output)
+    variables = {"OPENAI_API_KEY": "any", "OPENAI_BASE_URL": server.base_url}
+    done = await asyncio.to_thread(run_warm, "run", *arguments.split(), "--json", seconds=100, **variables)
+    assert done.returncode == 0, done.stderr
+    outcome: dict[str, Any] = json.loads(done.stdout)
     return outcome
 
 
@@ -128,7 +117,7 @@ async def most_at_once(outcome: dict[str, Any]) -> tuple[int, set[MachineState]]
     ("arguments", "data", "n_tasks", "n_machines"),
     [
         (WITH_POOL, "path/to/benchmark.jsonl", 6, 3),
-        (SMALL, "benchmarks/osworld_tasks.jsonl", 4, 2),
+        pytest.param(SMALL, "benchmarks/osworld_tasks.jsonl", 4, 2, marks=pytest.mark.soak),
         (WITHOUT_POOL, "path/to/benchmark.jsonl", 5, 5),
     ],
     ids=["with the pool", "small, with the pool", "without the pool"],

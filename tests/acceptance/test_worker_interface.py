@@ -32,6 +32,10 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         yield cluster
 
 
+WITHOUT_RAY = pytest.mark.parametrize("cluster", ["local", pytest.param("ray", marks=pytest.mark.soak)], indirect=True)
+"""For what starts workers once more, as others here do on Ray too."""
+
+
 @pytest.fixture(scope="module")
 def group(cluster: Cluster) -> Iterator[WorkerGroup[MyWorker]]:
     with MyWorker.create_group().launch(cluster=cluster, name="my_worker_group") as group:
@@ -75,6 +79,7 @@ def test_addresses_lead_up_and_down_the_tree():
     assert child.get_parent_address() == address
 
 
+@WITHOUT_RAY
 def test_workers_have_children_whose_addresses_go_on(group):
     names, ranks = group.execute_on(1).has_children().wait(SECONDS)[0]
     assert names == ["my_worker_group:1:0", "my_worker_group:1:1"]
@@ -133,12 +138,14 @@ def test_a_channel_is_a_fifo_queue_between_workers_with_back_pressure(cluster):
     assert {"put", "get", "get_batch"} <= set(dir(Channel))
 
 
+@WITHOUT_RAY
 def test_the_placement_says_how_many_workers_and_where(cluster):
     with MyWorker.create_group().launch(cluster, SpreadPlacementStrategy(2), "two") as group:
         assert group.world_size == 2
         assert group.hello().wait(SECONDS) == [0, 1]
 
 
+@WITHOUT_RAY
 def test_the_cluster_starts_each_worker(cluster, monkeypatch):
     started = []
     allocate = Cluster.allocate

@@ -35,7 +35,9 @@ WORDS = (
 )
 """Words by which each block of the document is found; a test below runs each."""
 
-CLAIM = re.compile(r"✅ Worker-(\d) processing rollout: (ro-\S+) \| Input: (\{'prompt': 'Task \d+', 'task_id': \d+\})")
+CLAIM = re.compile(
+    r"[✅▶] Worker-(\d) processing rollout: (ro-\S+) \| Input: (\{'prompt': 'Task \d+', 'task_id': \d+\})"
+)
 
 
 @pytest.fixture

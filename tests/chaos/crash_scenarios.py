@@ -1,8 +1,9 @@
 """Programs that are killed at a named point between two writes, and started again until they come to their end.
 
-Arguments: the name of a scenario, an empty folder, the URL of a store or nothing, and points as POINT:N, or POINT:* for
-every time that it is reached. For each death, and first for the story without one, it prints a line of JSON. All that
-is slow to import is imported once: lives are forks.
+Arguments: the name of a scenario, an empty folder, the URL of a store or nothing, and points as POINT:N, or
+POINT:*SECONDS for the first time that it is reached, the second, and so on, as long as `until(SECONDS)` goes on. For
+each death, and first for the story without one, it prints a line of JSON. All that is slow to import is imported once:
+lives are forks.
 """
 
 import asyncio
@@ -30,11 +31,12 @@ from outrider.pool import MachinePool, PoolConfig
 from outrider.pool.providers.process import ProcessProvider
 from outrider.testing.history import check_store
 from outrider.train.export import read_jsonl, write_jsonl
+from soaking import until
 from training import Lab, Model, config_of
 
 LIFE_SECONDS = 60.0
 MOST_LIVES = 4
-EVERY_TIME, MOST_TIMES = "*", 300
+EVERY_TIME = "*"
 HISTORY = "history"
 EARLIER = {"leases.taken": "runner.claimed:1"}
 """A point that only those reach who go on after another death."""
@@ -72,10 +74,18 @@ class Run(Scenario):
 
     own_store = "sqlite:///results/r/store.db"
 
+    how: tuple[str, ...] = ("--model", "builtin:solver")
+
     def live(self) -> None:
-        begun = Path("results/r/plan.json").exists()
-        how = ["--mode", "FrozenLake", "--limit", "2", "--num-rollouts", "2", "--model", "builtin:solver"]
-        command("run", "--resume" if begun else "--name", "r", *how, "--record", "record.jsonl", *self.store_option)
+        self.run(*self.how, "--record", "record.jsonl")
+
+    @property
+    def begun(self) -> bool:
+        return Path("results/r/plan.json").exists()
+
+    def run(self, *options: str) -> None:
+        how = ["--mode", "FrozenLake", "--limit", "2", "--num-rollouts", "2", *options]
+        command("run", "--resume" if self.begun else "--name", "r", *how, *self.store_option)
 
     async def outcome(self) -> Any:
         lines = [json.loads(line) for line in Path("results/r/results.jsonl").read_text().splitlines()]
@@ -88,6 +98,25 @@ class Run(Scenario):
         }
 
 
+class Extend(Run):
+    """A run that is resumed with more samples for each task."""
+
+    def live(self) -> None:
+        if not self.begun:
+            self.run(*self.how)
+        self.run(*self.how, "--samples-per-task", "2")
+
+
+class Retry(Run):
+    """A run whose failed samples are run again, in place of the failed."""
+
+    how = (*Run.how, "--agent", "chaos_agents:stumble", "--samples-per-task", "2", "--no-fail-fast", "--allow-failures")
+
+    def live(self) -> None:
+        self.run(*self.how)
+        self.run(*self.how, "--retry-failed")
+
+
 N_TASKS = 3
 
 
@@ -98,13 +127,14 @@ class Work(Scenario):
         if (exported := Path("out.jsonl")).exists():
             assert exported.read_text().count("\n") == N_TASKS, "a file that is there is whole"
         # A supervisor takes the leases of a worker that an agent has killed.
-        kills = self.point.startswith("supervisor.")
-        tasks = [{"id": f"t{number}", "deadly": number == 1 and kills} for number in range(N_TASKS)]
+        harm = {"supervisor.revoked": "kill", "supervisor.blocking_failed": "block"}.get(self.point.partition(":")[0])
+        tasks = [{"id": f"t{number}", "harm": harm if number == 1 else None} for number in range(N_TASKS)]
         Path("tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
         how = ["--id-field", "id", "--unresponsive", "2", "--max-attempts", "9"]
         command("enqueue", "tasks.jsonl", *how, "--store", self.url)
+        workers = {"kill": [], "block": ["--max-block", "1"]}.get(harm or "", ["--tasks"])
         how = ["--workers", "1", "--max-env-num-per-worker", "3", "--agent", "chaos_agents:toil"]
-        command("work", "--until-done", *how, *([] if kills else ["--tasks"]), "--store", self.url)
+        command("work", "--until-done", *how, *workers, "--store", self.url)
         command("export", "-o", "out.jsonl", "--store", self.url)
 
     async def outcome(self) -> Any:
@@ -237,13 +267,34 @@ class Channel(Scenario):
         return sorted({int(line) for line in Path("read").read_text().split()}), statuses
 
 
+class Abandon(Scenario):
+    """A durable channel that is closed with all its items in it, which nobody shall read."""
+
+    def live(self) -> None:
+        with DurableChannel("c", self.url) as channel:
+            if not channel.qsize() and not asyncio.run(self._is_closed()):
+                channel.put_many(ITEMS)
+            channel.close(drain=False)
+
+    async def _is_closed(self) -> bool:
+        async with open_store(self.url, read_only=True) as store:
+            return bool((await store.query_rollouts(status="cancelled")).total)
+
+    async def outcome(self) -> Any:
+        async with open_store(self.url, create=False) as store:
+            return sorted(one.status for one in (await store.query_rollouts()).items)
+
+
 SCENARIOS: dict[str, type[Scenario]] = {
     "run": Run,
+    "extend": Extend,
+    "retry": Retry,
     "work": Work,
     "rollout": Rollout,
     "train": Train,
     "pool": Pool,
     "channel": Channel,
+    "abandon": Abandon,
 }
 
 
@@ -326,8 +377,8 @@ def main(scenario: str, folder: Path, url: str, points: list[str]) -> None:
     told("")
     for point in points:
         name, _, n = point.partition(":")
-        if n == EVERY_TIME:
-            any(not told(f"{name}:{n}") for n in range(1, MOST_TIMES))
+        if n.startswith(EVERY_TIME):
+            any(not told(f"{name}:{number + 1}") for number in until(float(n.removeprefix(EVERY_TIME))))
         else:
             told(point)
 

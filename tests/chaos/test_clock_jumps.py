@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import re
 import shutil
 import struct
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
@@ -151,7 +153,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 @ENGINES
 async def test_a_lease_ends_in_time_and_waits_return_when_the_clock_goes_back(
-    engine: str, request: pytest.FixtureRequest, tmp_path: Path, wall_clock: JumpingClock
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path, wall_clock: JumpingClock, history: Path
 ):
     url = url_of(engine, request, tmp_path)
     async with open_store(url) as store:
@@ -163,6 +165,8 @@ async def test_a_lease_ends_in_time_and_waits_return_when_the_clock_goes_back(
             wall_clock.jump(-HOUR)
             holder.kill()
             assert await asyncio.to_thread(line, waiter) == "2"  # before its own wait is over
+    async with open_store(url, read_only=True) as store:
+        await check_store(store, history)
 
 
 NEIGHBOUR = """
@@ -182,7 +186,9 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
-async def test_a_neighbour_whose_clock_is_ahead_takes_nobodys_lease(postgres_url: str, wall_clock: JumpingClock):
+async def test_a_neighbour_whose_clock_is_ahead_takes_nobodys_lease(
+    postgres_url: str, wall_clock: JumpingClock, history: Path
+):
     wall_clock.jump(HOUR)
     async with open_store(postgres_url) as store:
         config = RolloutConfig(unresponsive_seconds=30, timeout_seconds=600)
@@ -201,6 +207,7 @@ async def test_a_neighbour_whose_clock_is_ahead_takes_nobodys_lease(postgres_url
             assert attempt is not None
             assert (attempt.status, rollout.n_attempts) == (AttemptStatus.PREPARING, 1)
             assert abs(attempt.started_at - utc(time.time())) < timedelta(minutes=5)
+        await check_store(store, history)
 
 
 @pytest.fixture
@@ -218,22 +225,25 @@ def jumping_server(wall_clock: JumpingClock) -> Iterator[PostgresServer]:
 
 
 SWEEPER = """
-import asyncio, sys
+import asyncio, logging, sys
 from outrider import open_store
+
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
 
 async def main(url):
     async with open_store(url) as store:
         print("sweeping", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
+    print("done", flush=True)
 
 asyncio.run(main(*sys.argv[1:]))
 """
 
 
 async def test_a_jump_of_the_servers_clock_costs_nobody_a_lease(
-    jumping_server: PostgresServer, wall_clock: JumpingClock
+    jumping_server: PostgresServer, wall_clock: JumpingClock, history: Path, caplog: pytest.LogCaptureFixture
 ):
-    url = jumping_server.new_url()
+    url, said = jumping_server.new_url(), list[str]()
     async with open_store(url) as store:
         config = RolloutConfig(unresponsive_seconds=20, timeout_seconds=600)
         await store.enqueue_many_rollouts([RolloutRequest(input=n, config=config) for n in range(N_ROLLOUTS)])
@@ -247,10 +257,19 @@ async def test_a_jump_of_the_servers_clock_costs_nobody_a_lease(
 
                 await eventually(partial(_is_followed, url, wall_clock))
                 assert await store.heartbeat("w", ids) == ()
+            tell(sweeper)
+            while (text := await asyncio.to_thread(line, sweeper)) != "done":
+                said.append(text)
             for claimed in held:
                 await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
         for rollout in await store.query_rollouts():
             assert (rollout.status, rollout.n_attempts) == (RolloutStatus.SUCCEEDED, 1)
+        await check_store(store, history)
+    # Each jump is followed by one of the two, which says so.
+    said += [record.getMessage() for record in caplog.records]
+    told = [re.match(r"the clock of the PostgreSQL server jumped (forward|back) by ([\d.]+) s", text) for text in said]
+    jumps = [(one[1], round(float(one[2]) / HOUR, 2)) for one in told if one is not None]
+    assert Counter(jumps) == {("forward", 1.0): 2, ("back", 2.0): 1}, said
 
 
 async def _is_followed(url: str, wall_clock: JumpingClock) -> bool:

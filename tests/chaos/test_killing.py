@@ -8,21 +8,27 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from ended_once import check_ended_once, enqueue_traced
+from history_checking import history_in
 from outrider import open_store
 from outrider.testing.history import check_store
-from soaking import note_soak
+from postgres_server import PostgresServer
+from soaking import note_soak, time_limit, until
 
-N_ROLLOUTS = 3000
+N_ROLLOUTS = 800
+"""Of `trace_after_a_while`: more than three workers do while the least harm is done, however fast they are."""
+
+N_ROLLOUTS_IN_SOAK = 4_800
 LEASE_SECONDS = 1.5
-KILL_SECONDS = 8.0
+KILL_SECONDS = 4.0
 LEAST_HARM = 10
+SOAK_SECONDS = 100.0
 PATIENCE_SECONDS = 1.0
 """So long workers may be about to start before harm is done to them all the same: who is at work has more to lose."""
 
@@ -30,16 +36,17 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def new_url(request: pytest.FixtureRequest) -> Callable[[Path], str]:
+    """The URL of a new store, for a run in that folder."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'runs.db'}"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
+        return lambda folder: f"sqlite:///{folder / 'runs.db'}"
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return lambda _: server.new_url()
 
 
-def work(store_url: str, log: Path) -> subprocess.Popen[bytes]:
+def work(store_url: str, agent: str, log: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "outrider", "work", "--store", store_url, "--workers", "3", "--until-done"]
-    command += ["--agent", "chaos_agents:trace", "--max-env-num-per-worker", "4", "--grace", "0.5"]
+    command += ["--agent", f"chaos_agents:{agent}", "--max-env-num-per-worker", "4", "--grace", "0.5"]
     with log.open("ab") as output:
         return subprocess.Popen(command, stdout=output, stderr=output, cwd=HERE)
 
@@ -72,12 +79,13 @@ def has_repeats(trace: Path) -> bool:
 class Killer:
     """Does harm at random for a while."""
 
-    def __init__(self, store_url: str, log: Path, rng: random.Random) -> None:
+    def __init__(self, store_url: str, agent: str, log: Path, rng: random.Random) -> None:
         self._store_url = store_url
+        self._agent = agent
         self._log = log
         self._rng = rng
         self._stopped: dict[int, float] = {}
-        self.supervisor = work(store_url, log)
+        self.supervisor = work(store_url, agent, log)
         self.harm: Counter[str] = Counter()
 
     def run(self, seconds: float, trace: Path) -> None:
@@ -103,7 +111,7 @@ class Killer:
             self.supervisor.kill()
             self.supervisor.wait()
             self.harm["supervisor killed"] += 1
-            self.supervisor = work(self._store_url, self._log)
+            self.supervisor = work(self._store_url, self._agent, self._log)
         elif workers and choice < 0.7:
             self._signal(self._rng.choice(workers), signal.SIGKILL)
             self.harm["worker killed"] += 1
@@ -114,8 +122,8 @@ class Killer:
             self.harm["worker stopped past its lease"] += 1
 
     def _continue(self, now: float) -> None:
-        for pid, until in list(self._stopped.items()):
-            if now > until:
+        for pid, deadline in list(self._stopped.items()):
+            if now > deadline:
                 self._signal(pid, signal.SIGCONT)
                 del self._stopped[pid]
 
@@ -133,21 +141,21 @@ class Killer:
             self.supervisor.kill()
             pytest.fail(f"the work was not done: {self._log.read_text()[-3000:]}")
         if self.supervisor.returncode != 0:
-            self.supervisor = work(self._store_url, self._log)
+            self.supervisor = work(self._store_url, self._agent, self._log)
             self.supervisor.wait(timeout=seconds)
 
 
 async def check_killing(
-    store_url: str, tmp_path: Path, history: Path, *, seed: int, n_rollouts: int, seconds: float
+    store_url: str, folder: Path, history: Path, *, agent: str, seed: int, n_rollouts: int, seconds: float
 ) -> None:
-    trace = tmp_path / "trace"
+    trace = folder / "trace"
     async with open_store(store_url) as store:
         ids = await enqueue_traced(store, trace, n_rollouts, LEASE_SECONDS)
-    killer = Killer(store_url, tmp_path / "log", random.Random(seed))
+    killer = Killer(store_url, agent, folder / "log", random.Random(seed))
     with resumed(children(killer.supervisor.pid)):
         killer.run(seconds, trace)
         killer.finish(90 + 10 * seconds)
-    print(dict(killer.harm))
+    print(f"seed {seed}:", dict(killer.harm))
     assert killer.harm.total() >= LEAST_HARM
 
     async with open_store(store_url) as store:
@@ -157,19 +165,27 @@ async def check_killing(
     deaths = killer.harm.total() - stopped
     note_soak("workers killed", rollouts=n_rollouts, deaths=deaths, freezes=stopped, calls_checked=n_calls)
     if store_url.startswith("sqlite"):
-        with sqlite3.connect(tmp_path / "runs.db") as db:
+        with sqlite3.connect(folder / "runs.db") as db:
             assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         db.close()
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("store_url", "seed"), [("sqlite", 1), ("postgres", 2)], indirect=["store_url"])
-async def test_nothing_is_lost_and_nothing_ends_twice(store_url: str, tmp_path: Path, history: Path, seed: int):
-    await check_killing(store_url, tmp_path, history, seed=seed, n_rollouts=N_ROLLOUTS, seconds=KILL_SECONDS)
+@pytest.mark.parametrize(("new_url", "seed"), [("sqlite", 1), ("postgres", 2)], indirect=["new_url"])
+async def test_nothing_is_lost_and_nothing_ends_twice(
+    new_url: Callable[[Path], str], tmp_path: Path, history: Path, seed: int
+):
+    how = {"agent": "trace_after_a_while", "n_rollouts": N_ROLLOUTS, "seconds": KILL_SECONDS}
+    await check_killing(new_url(tmp_path), tmp_path, history, seed=seed, **how)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(10, 14))
-@pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
-async def test_nothing_is_lost_however_long_it_goes_on(store_url: str, tmp_path: Path, history: Path, seed: int):
-    await check_killing(store_url, tmp_path, history, seed=seed, n_rollouts=4 * N_ROLLOUTS, seconds=40.0)
+@pytest.mark.timeout(time_limit(SOAK_SECONDS))
+async def test_nothing_is_lost_however_long_it_goes_on(
+    new_url: Callable[[Path], str], tmp_path_factory: pytest.TempPathFactory
+):
+    how = {"agent": "trace", "n_rollouts": N_ROLLOUTS_IN_SOAK, "seconds": 4 * KILL_SECONDS}
+    for seed in until(SOAK_SECONDS):
+        folder = tmp_path_factory.mktemp("killing")
+        with history_in(tmp_path_factory.mktemp("history")) as history:
+            await check_killing(new_url(folder), folder, history, seed=seed, **how)

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from history_checking import history_in
 from outrider import open_store
 from outrider.testing.history import check_store
-from soaking import note_soak
+from soaking import note_soak, time_limit, until
 
 HERE = Path(__file__).parent
+SOAK_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +33,7 @@ async def check_deaths(library: Path, folder: Path, history: Path, *, options: s
     path = os.pathsep.join([str(HERE.parent), str(HERE)])
     environment = {**os.environ, "PYTHONPATH": path, "LD_PRELOAD": str(library), "TORN_NAME": "torn.db"}
     command = [sys.executable, HERE / "torn_writes.py", url, str(n_deaths), str(seed)]
+    print(f"seed {seed}")
     subprocess.run(command, env=environment, check=True)
     async with open_store(url) as store:
         n_calls = await check_store(store, history)
@@ -47,8 +50,11 @@ async def test_what_was_acknowledged_outlives_torn_writes(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.timeout(time_limit(SOAK_SECONDS))
 async def test_what_was_acknowledged_outlives_hundreds_of_torn_writes(
-    library: Path, tmp_path: Path, history: Path, seed: int
+    library: Path, tmp_path_factory: pytest.TempPathFactory
 ):
-    await check_deaths(library, tmp_path, history, options="", n_deaths=300, seed=100 + seed)
+    for seed in until(SOAK_SECONDS):
+        folder = tmp_path_factory.mktemp("torn")
+        with history_in(tmp_path_factory.mktemp("history")) as history:
+            await check_deaths(library, folder, history, options="", n_deaths=100, seed=100 + seed)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from fault_environments import N_STEPS
+from history_checking import history_in
 from outrider import Store, open_store
 from outrider.core.event import EventKind
 from outrider.core.ledger import GroupEntry, GroupState
@@ -25,11 +26,13 @@ from outrider.core.status import LIVE, QUEUED, RolloutStatus
 from outrider.testing import eventually
 from outrider.testing.history import check_store
 from outrider.train.scheduler import RolloutScheduler
-from soaking import note_soak
+from postgres_server import PostgresServer
+from soaking import note_soak, time_limit, until
 from walking import BATCH_GROUPS, CONFIG, GROUP_SIZE, LEDGER, MAX_STALENESS
 
 HERE = Path(__file__).parent
-N_HARMS = 12
+N_HARMS = 6
+SOAK_SECONDS = 100.0
 N_BATCHES_AFTER = 4
 """How many batches the trainer takes in peace at the end."""
 
@@ -38,11 +41,12 @@ NEVER = 1_000_000
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def new_url(request: pytest.FixtureRequest) -> Callable[[Path], str]:
+    """The URL of a new store, for a run in that folder."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'runs.db'}"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
+        return lambda folder: f"sqlite:///{folder / 'runs.db'}"
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return lambda _: server.new_url()
 
 
 class Run:
@@ -154,9 +158,9 @@ def wait_for_line(run: Run, seconds: float = 40.0) -> None:
         time.sleep(0.005)
 
 
-async def check_training(store_url: str, tmp_path: Path, history: Path, *, seed: int, n_harms: int) -> None:
+async def check_training(store_url: str, folder: Path, history: Path, *, seed: int, n_harms: int) -> None:
     rng = random.Random(seed)
-    with Run(store_url, tmp_path).going() as run:
+    with Run(store_url, folder).going() as run:
         run.start_trainer()
         wait_for_line(run)
         while run.harm.total() < n_harms:
@@ -170,7 +174,7 @@ async def check_training(store_url: str, tmp_path: Path, history: Path, *, seed:
         wait_for_line(run)
         n_batches = 1 + max(line["number"] for line in run.lines()) + N_BATCHES_AFTER
         run.finish(n_batches)
-        print(dict(run.harm), n_batches, "batches,", len(run.lines()), "lines")
+        print(f"seed {seed}:", dict(run.harm), n_batches, "batches,", len(run.lines()), "lines")
 
         async with open_store(store_url) as store:
             entries = list(await store.query_groups(LEDGER))
@@ -184,18 +188,26 @@ async def check_training(store_url: str, tmp_path: Path, history: Path, *, seed:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(("store_url", "seed"), [("sqlite", 1), ("postgres", 2)], indirect=["store_url"])
+@pytest.mark.parametrize(
+    ("new_url", "seed"),
+    [("sqlite", 1), pytest.param("postgres", 2, marks=pytest.mark.soak)],
+    indirect=["new_url"],
+)
 async def test_no_group_is_lost_or_trained_on_twice_whoever_is_killed(
-    store_url: str, tmp_path: Path, history: Path, seed: int
+    new_url: Callable[[Path], str], tmp_path: Path, history: Path, seed: int
 ):
-    await check_training(store_url, tmp_path, history, seed=seed, n_harms=N_HARMS)
+    await check_training(new_url(tmp_path), tmp_path, history, seed=seed, n_harms=N_HARMS)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(10, 12))
-@pytest.mark.parametrize("store_url", ["sqlite", "postgres"], indirect=True)
-async def test_no_group_is_lost_however_long_it_goes_on(store_url: str, tmp_path: Path, history: Path, seed: int):
-    await check_training(store_url, tmp_path, history, seed=seed, n_harms=5 * N_HARMS)
+@pytest.mark.timeout(time_limit(SOAK_SECONDS))
+async def test_no_group_is_lost_however_long_it_goes_on(
+    new_url: Callable[[Path], str], tmp_path_factory: pytest.TempPathFactory
+):
+    for seed in until(SOAK_SECONDS):
+        folder = tmp_path_factory.mktemp("training")
+        with history_in(tmp_path_factory.mktemp("history")) as history:
+            await check_training(new_url(folder), folder, history, seed=seed, n_harms=5 * N_HARMS)
 
 
 def check_journal(lines: list[dict[str, Any]], entries: list[GroupEntry], n_batches: int) -> None:
@@ -269,9 +281,11 @@ async def check_accounts(store: Store) -> None:
     assert tally.n_attempts[None] == 0
 
 
+@pytest.mark.parametrize("new_url", [pytest.param("sqlite", marks=pytest.mark.soak), "postgres"], indirect=True)
 async def test_a_trainer_that_was_frozen_past_a_takeover_is_refused_and_changes_nothing(
-    store_url: str, tmp_path: Path, history: Path
+    new_url: Callable[[Path], str], tmp_path: Path, history: Path
 ):
+    store_url = new_url(tmp_path)
     async with open_store(store_url) as store:
         with Run(store_url, tmp_path).going() as run:
             frozen = run.start_freezing_trainer()

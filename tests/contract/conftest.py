@@ -11,6 +11,7 @@ from leaks import no_leaks
 from outrider.core.errors import StoreError
 from outrider.store import Store, open_store
 from outrider.testing import FakeClock, eventually
+from outrider.testing.history import check_store
 from store_invariants import check_invariants
 
 T = TypeVar("T")
@@ -40,22 +41,28 @@ def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]
     yield from _new_url(request.param, request, tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def _checked(history: object) -> None:
+    """What every test asks of stores is recorded, and checked in the end; see `history_checking`."""
+
+
 @pytest.fixture
-async def store(url: str, clock: FakeClock) -> AsyncIterator[Store]:
+async def store(url: str, clock: FakeClock, history: Path) -> AsyncIterator[Store]:
     async with no_leaks():
         store = await open_store(url, clock=clock)
         yield store
         async with asyncio.timeout(60):  # a store that no longer answers fails its test instead of hanging all
-            await check_unless_closed(store)
+            await check_unless_closed(store, history)
             await store.close()
 
 
-async def check_unless_closed(store: Store) -> None:
+async def check_unless_closed(store: Store, history: Path) -> None:
     try:
         await store.statistics()
     except StoreError:
         return
     await check_invariants(store)
+    await check_store(store, history)
 
 
 class Parked(Protocol):

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from outrider.core.attempt import Failure
@@ -242,3 +243,17 @@ async def test_reports_that_come_together_are_taken_in_their_order_also_when_an_
     *accepted, refused = await asyncio.gather(*reports, return_exceptions=True)
     assert [attempt.status for attempt in accepted] == [status for _, status in said[:-1]]
     assert isinstance(refused, LeaseLost)
+
+
+async def test_a_permanent_failure_ends_its_rollout_whatever_its_configuration_says(store: Store):
+    config = RolloutConfig(max_attempts=5)
+    claimed = await store.start_rollout({}, worker_id="w", config=config)
+    error = msgspec.structs.replace(BOOM, permanent=True)
+    report = {"status": "failed", "error": error}
+    ended = await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, **report)
+    again = await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, **report)
+    found = await store.get_rollout_by_id(claimed.rollout_id)
+    assert found is not None
+    assert (ended.status, ended.failure, again.attempt_id) == ("failed", error, ended.attempt_id)
+    assert (found.status, found.n_failures, found.failure) == ("failed", 1, error)
+    assert await store.dequeue_rollout(worker_id="w") is None

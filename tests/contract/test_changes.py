@@ -91,7 +91,8 @@ async def test_a_rollout_that_is_set_aside_stays_so_when_it_is_changed(store: St
         await store.enqueue_rollout(name, rollout_id=name)
     await store.dequeue_many_rollouts(2, worker_id="w")
     await store.revoke_leases("w", reason="it died", how="isolated")  # type: ignore[arg-type]
-    await store.update_rollout("a", tag="t", priority=1)
+    assert (await store.update_rollout("a", tag="t", priority=1)).is_set_aside
+    assert (await store.statistics()).n_set_aside == 2
     assert await store.dequeue_many_rollouts(2, worker_id="v") == ()
     claimed = await store.dequeue_many_rollouts(2, worker_id="v", isolated=True)
     assert [one.rollout_id for one in claimed] == ["a", "b"]

@@ -246,6 +246,7 @@ async def test_the_leases_of_a_dead_worker_can_be_taken_at_once(store: Store, pa
 async def test_rollouts_that_were_in_a_dead_worker_together_are_set_aside_and_do_not_count(store: Store):
     together = [await enqueue_and_claim(store, n, worker_id="dead", tag="a") for n in range(2)]
     other = await store.enqueue_rollout("other")
+    assert (await store.statistics()).n_set_aside == 0
     await store.revoke_leases("dead", reason="worker dead was killed (SIGSEGV)", how=Revoked.ISOLATED)
 
     for claimed in together:
@@ -255,6 +256,9 @@ async def test_rollouts_that_were_in_a_dead_worker_together_are_set_aside_and_do
             "worker dead was killed (SIGSEGV)",
         )
         assert (await the(store, claimed.rollout_id)).n_failures == 0
+        assert (await the(store, claimed.rollout_id)).is_set_aside
+    assert (await store.statistics()).n_set_aside == 2
+    assert [one.is_set_aside for one in await store.query_rollouts()] == [True, True, False]
     assert [found.rollout_id for found in await store.dequeue_many_rollouts(9, worker_id="w")] == [other.rollout_id]
     assert await store.dequeue_many_rollouts(9, worker_id="w", tags=["a"]) == ()
     assert await store.dequeue_many_rollouts(9, worker_id="w", mode="train") == ()
@@ -263,10 +267,14 @@ async def test_rollouts_that_were_in_a_dead_worker_together_are_set_aside_and_do
     (first,) = await store.dequeue_many_rollouts(1, worker_id="alone", isolated=True)
     (second,) = await store.dequeue_many_rollouts(1, worker_id="as well", tags=["a"], mode="train", isolated=True)
     assert [first.input, second.input] == [0, 1]
+    assert not (await the(store, first.rollout_id)).is_set_aside
+    assert (await store.statistics()).n_set_aside == 0
 
     await store.revoke_leases("alone", reason="it died again", how=Revoked.ISOLATED)
     assert await end_of(store, first) == (AttemptStatus.UNRESPONSIVE, Boundary.WORKER, "it died again")
     assert (await the(store, first.rollout_id)).n_failures == 1
+    assert (await the(store, first.rollout_id)).is_set_aside
+    assert (await store.statistics()).n_set_aside == 1
     assert await store.dequeue_many_rollouts(9, worker_id="w") == ()
     (again,) = await store.dequeue_many_rollouts(9, worker_id="w", mode="train", isolated=True)
     assert again.rollout_id == first.rollout_id

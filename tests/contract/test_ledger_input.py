@@ -27,7 +27,7 @@ BAD_ITEMS: dict[str, tuple[Callable[[LedgerWrite], LedgerWrite], type[InvalidInp
     "group twice": (
         _with(opened=replace(group(2), number=3, members=())),
         InvalidInput,
-        "group_id 'g2' stands twice",
+        "group_id 'g2' is given twice",
     ),
     "number that is taken": (
         lambda write: replace(write, opened=(replace(group(1), group_id="new", members=()), *write.opened)),
@@ -60,7 +60,7 @@ BAD_ITEMS: dict[str, tuple[Callable[[LedgerWrite], LedgerWrite], type[InvalidInp
         InvalidInput,
         "has the group_id 'g1'; give it the group's",
     ),
-    "member twice": (_with(members=seat("g1", 2)), InvalidInput, "'g1/2' stands twice"),
+    "member twice": (_with(members=seat("g1", 2)), InvalidInput, "'g1/2' is given twice"),
     "input that cannot be stored": (_with(members=replace(seat("g1", 8), input={1})), InvalidInput, "cannot be stored"),
     "group of no size": (_with(opened=replace(group(3), size=0)), InvalidInput, "size of a group 0 is too small"),
     "negative number": (_with(opened=replace(group(3), number=-1)), InvalidInput, "number of a group -1 is too small"),
@@ -86,8 +86,8 @@ BAD_ITEMS: dict[str, tuple[Callable[[LedgerWrite], LedgerWrite], type[InvalidInp
         InvalidInput,
         "give its batch",
     ),
-    "no state": (_with(moved=GroupMove(group_id="g1", state="lost")), InvalidInput, "'lost' is no"),  # type: ignore[arg-type]
-    "no fate": (lambda write: replace(write, fates={"a": "lost"}), InvalidInput, "'lost' is no fate"),  # type: ignore[dict-item]
+    "no state": (_with(moved=GroupMove(group_id="g1", state="lost")), InvalidInput, "'lost'; give one of"),  # type: ignore[arg-type]
+    "no fate": (lambda write: replace(write, fates={"a": "lost"}), InvalidInput, "unknown fate 'lost'"),  # type: ignore[dict-item]
     "negative version": (lambda write: replace(write, version=-1), InvalidInput, "version -1 is too small"),
     "something else": (_with(granted="g1"), InvalidInput, "must be a Grant, not str"),
 }
@@ -122,7 +122,7 @@ async def test_a_ledger_that_was_never_opened_is_unknown(store: Store):
         (lambda store: store.open_ledger("x", [1]), "settings must be a Mapping, not list"),
         (lambda store: store.open_ledger("x", {"a": {1}}), "cannot be stored"),
         (lambda store: store.query_groups(5), "ledger must be text"),
-        (lambda store: store.query_groups("train", states=["lost"]), "'lost' is no"),
+        (lambda store: store.query_groups("train", states=["lost"]), "'lost'; give one of"),
         (lambda store: store.query_groups("train", states="opened"), "give a list of states"),
         (lambda store: store.query_groups("train", limit=-2), "limit"),
         (lambda store: store.query_groups("train", batch=-1), "batch -1 is too small"),

@@ -184,7 +184,7 @@ def _record(**fields: Any) -> Callable[..., Any]:
 
 
 BAD_WRITES: dict[str, tuple[Callable[..., Any], str]] = {
-    "machine twice": (_with(record=machine("m3", "gone")), "'m3' stands twice in one write"),
+    "machine twice": (_with(record=machine("m3", "gone")), "'m3' is given twice in one write"),
     "machine nobody made": (_with(record=machine("m9", "ready")), "'m9' is not in the journal and cannot be ready"),
     "move without a record": (_with(machine_id="m9"), "'m9' moves without a record"),
     "move of another pool": (_with(pool="q"), "'m3' is given as one of pool 'q', not of 'p'"),
@@ -200,8 +200,8 @@ BAD_WRITES: dict[str, tuple[Callable[..., Any], str]] = {
         lambda records, moves: (records, (replace(moves[0], epoch=0), *moves[1:])),
         "'m1' has come to epoch 0 and cannot become leased in 0",
     ),
-    "no state": (_with(state="lost"), "'lost' is no"),
-    "no state before": (_with(before="lost"), "'lost' is no"),
+    "no state": (_with(state="lost"), "'lost'; give one of"),
+    "no state before": (_with(before="lost"), "'lost'; give one of"),
     "no machine_id": (_record(machine_id=""), "machine_id must have 1 to 512 bytes"),
     "no provider": (_record(provider=None), "provider of a machine must be text"),
     "negative uses": (_record(n_uses=-1), "n_uses of a machine -1 is too small"),
@@ -250,7 +250,7 @@ async def test_one_bad_item_leaves_nothing_of_the_write(store: Store, bad: str):
         (lambda store: store.write_machines("p", 1, 0, (), ()), "number of a write 0 is too small"),
         (lambda store: store.query_machines(5), "pool must be text"),
         (lambda store: store.query_machines(states="ready"), "give a list of states"),
-        (lambda store: store.query_machines(states=["lost"]), "'lost' is no"),
+        (lambda store: store.query_machines(states=["lost"]), "'lost'; give one of"),
         (lambda store: store.query_machine_moves(""), "machine_id must have 1 to 512 bytes"),
         (lambda store: store.query_machine_moves(limit=-2), "limit"),
         (lambda store: store.query_machine_moves(offset=-1), "offset"),

@@ -118,12 +118,16 @@ async def test_a_worker_says_what_it_has_done_and_what_it_runs(store: Store, clo
     }
     for one, status in zip(claimed, ("succeeded", "failed", "timeout", "cancelled"), strict=True):
         await store.update_attempt(one.rollout_id, one.attempt.attempt_id, status=status)
+        await store.query_workers()  # counts what was reported up to now
     await store.update_attempt("r0", claimed[0].attempt.attempt_id, status="succeeded")  # once more
     (worker,) = await store.query_workers()
     assert (worker.n_succeeded, worker.n_failed) == (1, 2)
     ends = [(await store.query_attempts(one.rollout_id))[-1].ended_at for one in claimed[:3]]
     assert worker.last_ended_at == max(filter(None, ends))
     assert (worker.busy_since, worker.rollout_ids) == (None, ())
+    await store.update_attempt("r0", claimed[0].attempt.attempt_id, status="succeeded")  # after it was counted
+    (worker,) = await store.query_workers()
+    assert (worker.n_succeeded, worker.n_failed) == (1, 2)
 
 
 async def test_what_a_worker_says_of_itself_is_shown(store: Store) -> None:

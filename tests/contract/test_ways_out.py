@@ -10,12 +10,16 @@ import pytest
 
 from machine_journal import STEPS_TO, owner_of
 from outrider import Runner, open_store
-from outrider.core.ledger import GroupState
+from outrider.agent import Context
+from outrider.core.ledger import LEDGER_KEY, PIN_KEY, GroupState, LedgerWrite, NewGroup
 from outrider.core.machine import MachineState
-from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig
+from outrider.core.published import POLICY_KEY
+from outrider.core.rollout import AttemptedRollout, Rollout, RolloutConfig, RolloutRequest
 from outrider.core.status import FINAL, AttemptStatus, RolloutStatus, WorkerStatus
+from outrider.policy.scripted.policy import ScriptedPolicy, ScriptOptions
 from outrider.pool import MachinePool, PoolConfig
-from outrider.store import Store
+from outrider.runner import StageLimits
+from outrider.store import Revoked, Store
 from outrider.testing import FakeClock, eventually
 from outrider.testing.fake_machines import FakeProvider
 from outrider.train.config import EnvManagerConfig, SchedulerConfig
@@ -46,12 +50,31 @@ async def requeuing(store: Store) -> Rollout:
 
 async def by_a_worker(store: Store, rollout: Rollout, clock: FakeClock) -> RolloutStatus:
     """The one process left is a worker."""
-
-    async def solve(task: object, ctx: object) -> float:
-        return 1.0
-
-    await Runner(store, solve, worker_id="alive", clock=clock, max_rollouts=1).iter()
+    await in_time(clock, Runner(store, solve, worker_id="alive", clock=clock, max_rollouts=1).iter())
     return (await the(store, rollout.rollout_id)).status
+
+
+async def set_aside(store: Store) -> Rollout:
+    """One that may have killed its worker: only who looks for such rollouts claims it."""
+    rollout, _ = await preparing(store), await preparing(store)
+    await store.revoke_leases("dead", reason="killed", how=Revoked.ISOLATED)
+    assert await store.dequeue_rollout(worker_id="alive") is None
+    return rollout
+
+
+async def solve(task: object, ctx: object) -> float:
+    return 1.0
+
+
+async def in_time(clock: FakeClock, working: Awaitable[object]) -> None:
+    """See it to its end; time passes meanwhile."""
+    ends_at = clock.monotonic() + 30.0
+    task = asyncio.ensure_future(working)
+    while not task.done():
+        assert clock.monotonic() < ends_at
+        await clock.advance(0.5)
+        await asyncio.wait([task], timeout=0.02)
+    task.result()
 
 
 async def by_time(store: Store, rollout: Rollout, clock: FakeClock) -> RolloutStatus:
@@ -83,6 +106,43 @@ async def test_a_rollout_leaves_every_state_that_is_no_end(store: Store, clock: 
     rollout = await into(store)
     assert (await the(store, rollout.rollout_id)).status is status
     assert await way(store, rollout, clock) is after
+
+
+async def test_a_worker_in_a_process_of_the_users_finds_what_was_set_aside(store: Store, clock: FakeClock):
+    rollout = await set_aside(store)
+    assert (await the(store, rollout.rollout_id)).status is RolloutStatus.REQUEUING
+    await in_time(clock, Runner(store, solve, worker_id="alive", clock=clock, max_rollouts=2).iter())
+    assert {one.status for one in await store.query_rollouts()} == {RolloutStatus.SUCCEEDED}
+
+
+async def test_a_member_that_waits_for_the_leave_of_a_dead_trainer_goes_back(store: Store, clock: FakeClock):
+    member = RolloutRequest(
+        input="task", rollout_id="member", group_id="g", metadata={LEDGER_KEY: "train"}, config=LEASE
+    )
+    group = NewGroup(group_id="g", number=0, tag="walk", seed=0, size=1, members=(member,))
+    await store.write_ledger(await store.open_ledger("train"), LedgerWrite(opened=(group,)))
+
+    limits = StageLimits(leave_seconds=2.0)
+    await in_time(clock, Runner(store, solve, worker_id="alive", clock=clock, limits=limits, max_rollouts=1).iter())
+
+    left = await the(store, "member")
+    assert (left.status, left.n_attempts, left.n_failures) == (RolloutStatus.REQUEUING, 1, 0)
+
+
+async def test_an_attempt_in_the_pause_of_a_dead_trainer_goes_back(store: Store, clock: FakeClock):
+    await store.put_resources({POLICY_KEY: {"version": 1, "paused": True}})
+    rollout = await store.enqueue_rollout("task", metadata={PIN_KEY: 1}, config=LEASE)
+
+    async def calls_a_model(task: object, ctx: Context) -> float:
+        await ctx.lender.lend(ScriptedPolicy({}, name="builtin:none", options=ScriptOptions()), None, pin=1, seconds=60)
+        return 1.0
+
+    limits = StageLimits(leave_seconds=2.0)
+    worker = Runner(store, calls_a_model, worker_id="alive", clock=clock, limits=limits, max_rollouts=1)
+    await in_time(clock, worker.iter())
+
+    left = await the(store, rollout.rollout_id)
+    assert (left.status, left.n_attempts, left.n_failures) == (RolloutStatus.REQUEUING, 1, 0), left.failure
 
 
 async def test_a_worker_that_is_heard_of_no_more_becomes_unknown(store: Store, clock: FakeClock):
@@ -134,9 +194,6 @@ GROUPS = {GroupState.OPENED: opened, GroupState.COMPLETE: complete, GroupState.D
 
 async def play(store: Store, n_rollouts: int) -> None:
     """A worker that plays so many members, asking for leave first as each of them must."""
-
-    async def solve(task: object, ctx: object) -> float:
-        return 1.0
 
     await Runner(store, solve, max_rollouts=n_rollouts, max_env_num_per_worker=n_rollouts).iter()
 

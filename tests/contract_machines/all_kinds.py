@@ -20,3 +20,6 @@ KINDS = {
     "vmware": Kind(vmware, has_screen=False, outlives_owner=True, fixture="guest_host"),
     "virtualbox": Kind(virtualbox, has_screen=False, outlives_owner=True, fixture="guest_host"),
 }
+
+SERVED = frozenset({"aws", "virtualbox", "vmware"})
+"""Those whose guest is, as that of `attach`, a process machine behind OSWorld's protocol."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from contract_machines import served_machine
-from contract_machines.all_kinds import KINDS
+from contract_machines.all_kinds import KINDS, SERVED
 from contract_machines.kinds import US, Kind, Nursery, Stage
 from leaks import no_leaks
 from outrider.env.sandbox.census import family
@@ -34,8 +34,31 @@ def with_commands() -> None:
     """A test that asks for it is not tried on kinds that run no commands."""
 
 
+@pytest.fixture
+def in_the_guest() -> None:
+    """A test that asks for it is about what is done in a machine, whoever has made it."""
+
+
+@pytest.fixture
+def by_each_product() -> None:
+    """A test that asks for it is about what differs between products that have most code in common."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if not _lacks_commands(item)]
+    for item in items:
+        if _is_shown_by_another(item):
+            item.add_marker(pytest.mark.soak)
+
+
+def _is_shown_by_another(item: pytest.Item) -> bool:
+    """Whether the code that the test is about is run by the same test on another kind."""
+    if not isinstance(item, pytest.Function) or "kind" not in item.fixturenames:
+        return False
+    kind = item.callspec.params["kind"]
+    if "in_the_guest" in item.fixturenames:
+        return kind in SERVED
+    return kind == "virtualbox" and "by_each_product" not in item.fixturenames
 
 
 def _lacks_commands(item: pytest.Item) -> bool:

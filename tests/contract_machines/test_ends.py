@@ -65,6 +65,7 @@ async def test_a_machine_that_hangs_can_be_destroyed(machine, stopped):
         await machine.destroy()
 
 
+@pytest.mark.usefixtures("by_each_product")
 async def test_a_cancelled_creation_leaves_nothing(provider):
     for delay in (0.0, 0.001, 0.003, 0.01, 0.02, 0.04):
         creating = asyncio.create_task(provider.create("m-cancelled", US))
@@ -80,6 +81,7 @@ async def test_a_cancelled_creation_leaves_nothing(provider):
         assert await provider.owned(US) == ()
 
 
+@pytest.mark.usefixtures("by_each_product")
 async def test_a_machine_is_found_when_its_owner_was_killed(kind, stage, provider):
     with program(OWNER_PROGRAM, stage.source, US) as owner:
         address = json.loads(line(owner))

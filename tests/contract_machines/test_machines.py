@@ -29,13 +29,14 @@ def kill(stage, machine) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("by_each_product")
 async def test_a_provider_says_whether_so_many_machines_can_be_had(provider):
     await provider.check(1)
     with pytest.raises(InvalidInput, match="1000000"):
         await provider.check(1_000_000)
 
 
-@pytest.mark.usefixtures("with_commands")
+@pytest.mark.usefixtures("with_commands", "by_each_product")
 async def test_a_new_machine_is_sound_and_runs_commands(machine):
     await machine.probe()
     done = await machine.computer.execute(["printf", "%s|", "a b", "$HOME", "ü"])
@@ -44,13 +45,13 @@ async def test_a_new_machine_is_sound_and_runs_commands(machine):
     assert (done.returncode, done.stdout, done.stderr) == (3, "42\n", "no\n")
 
 
-@pytest.mark.usefixtures("with_commands")
+@pytest.mark.usefixtures("with_commands", "in_the_guest")
 async def test_a_program_that_is_not_there_is_no_failure_of_the_machine(machine):
     assert (await machine.computer.execute("no-such-program")).returncode == 127
     assert (await machine.computer.execute(["no-such-program"])).returncode == 127
 
 
-@pytest.mark.usefixtures("with_commands")
+@pytest.mark.usefixtures("with_commands", "in_the_guest")
 async def test_a_command_is_stopped_at_its_time_limit_with_what_it_started(machine):
     async with asyncio.timeout(20):
         done = await machine.computer.execute("echo begun; sleep 4711 & sleep 4711", timeout=0.5)
@@ -62,7 +63,7 @@ async def test_a_command_is_stopped_at_its_time_limit_with_what_it_started(machi
     await eventually(ended)
 
 
-@pytest.mark.usefixtures("with_commands")
+@pytest.mark.usefixtures("with_commands", "in_the_guest")
 async def test_much_output_is_no_matter_and_a_background_program_holds_nobody_up(machine):
     done = await machine.computer.execute("head -c 3000000 /dev/zero | tr '\\0' x")
     assert len(done.stdout) == 3_000_000
@@ -73,7 +74,7 @@ async def test_much_output_is_no_matter_and_a_background_program_holds_nobody_up
     await machine.probe()
 
 
-@pytest.mark.usefixtures("with_commands")
+@pytest.mark.usefixtures("with_commands", "in_the_guest")
 async def test_files_are_written_and_read(machine):
     content = bytes(range(256)) * 5000
     await machine.computer.write_file("/tmp/deep/er/data", content)
@@ -88,7 +89,7 @@ async def test_files_are_written_and_read(machine):
     assert await machine.computer.read_file("/tmp/empty/none") is None
 
 
-@pytest.mark.usefixtures("with_commands")
+@pytest.mark.usefixtures("with_commands", "in_the_guest")
 async def test_what_cannot_be_read_or_written_is_an_error_and_the_machine_goes_on(machine):
     with pytest.raises(MachineError):
         await machine.computer.read_file("/tmp")
@@ -97,7 +98,7 @@ async def test_what_cannot_be_read_or_written_is_an_error_and_the_machine_goes_o
     await machine.probe()
 
 
-@pytest.mark.usefixtures("with_commands")
+@pytest.mark.usefixtures("with_commands", "in_the_guest")
 async def test_a_launched_program_goes_on(machine):
     await machine.computer.launch(["sleep", "4712"])
     await machine.computer.launch("sleep 4713 > /dev/null")
@@ -136,6 +137,7 @@ async def test_a_machine_has_a_screen_with_mouse_and_keys_or_says_it_has_none(ki
             await computer.accessibility_tree()
 
 
+@pytest.mark.usefixtures("by_each_product")
 async def test_a_reset_takes_the_mark_away_and_the_machine_works_again(kind, machine):
     assert not await machine.has("mark-1")
     await machine.plant("mark-1")
@@ -178,6 +180,7 @@ async def test_a_command_of_the_holder_that_runs_during_a_reset_fails(machine):
     await machine.probe()
 
 
+@pytest.mark.usefixtures("by_each_product")
 async def test_a_killed_machine_is_known_to_be_dead_at_once(stage, machine):
     waiting = asyncio.create_task(machine.wait_until_dead())
     await machine.probe()
@@ -194,7 +197,7 @@ async def test_a_killed_machine_is_known_to_be_dead_at_once(stage, machine):
             await machine.computer.read_file("/etc/passwd")
 
 
-@pytest.mark.usefixtures("with_commands")
+@pytest.mark.usefixtures("with_commands", "in_the_guest")
 async def test_a_command_ends_with_its_machine(stage, machine):
     running = asyncio.create_task(machine.computer.execute("touch /tmp/begun; sleep 4717", timeout=60))
 

@@ -1,27 +1,41 @@
 """A store in a file of its own, on real time, for what runs on top of stores; the programs of the bench folder."""
 
 import importlib
+import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from history_checking import unrecorded_in
 from outrider import Store, open_store
 
 HARMFUL = frozenset({
-    "test_agents_from_hell", "test_channel_durable", "test_machines_on_ray", "test_postgres_faults", "test_rollout",
-    "test_rollout_machines", "test_rollout_workers", "test_run", "test_run_machines", "test_run_on_ray",
-    "test_scheduler_faults", "test_scheduler_takeover", "test_sqlite_disk", "test_sqlite_processes", "test_supervisor",
+    "test_counts_after_kills", "test_desktop_leases", "test_postgres_faults", "test_scheduler_takeover",
+    "test_sqlite_processes",
 })  # fmt: skip
-"""Where processes are killed and answers are lost: what stores were asked is recorded there, and checked in the end."""
+"""Where answers are lost in other ways than by signals that the test itself sends, or which others send for it."""
+
+KILLS = re.compile(r"SIGKILL|SIGSTOP|\.kill\(")
+OPENS_A_STORE = re.compile(r"open_store|store_url|postgres_url|run_outrider|OUTRIDER\b")
+
+
+@cache
+def is_harmful(path: Path) -> bool:
+    """Whether what the tests of a file ask of stores is recorded, and checked in the end."""
+    source = path.read_text()
+    return path.stem in HARMFUL or bool(KILLS.search(source) and OPENS_A_STORE.search(source))
 
 
 @pytest.fixture(autouse=True)
-def _checked(request: pytest.FixtureRequest) -> None:
-    if request.path.stem in HARMFUL:
-        request.getfixturevalue("history")
+def _checked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Also fails a test whose workers are not recorded."""
+    folder = request.getfixturevalue("history") if is_harmful(request.path) else None
+    yield
+    assert folder is None or not (found := unrecorded_in(folder)), f"no claim is recorded of {sorted(found)}"
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from outrider.core.event import Event
 from outrider.core.status import RolloutStatus
 from outrider.core.task import Task
 from outrider.evaluate.benchmark import read_benchmark
-from outrider.evaluate.plan import Plan, check_same, enqueue, load_identity, save_identity
+from outrider.evaluate.plan import Plan, check_goes_on, enqueue, load_identity, save_identity
 from outrider.evaluate.report import write_report
 from outrider.evaluate.results import ResultLine
 from outrider.evaluate.results_file import ResultsFile, next_results, read_results
@@ -129,7 +129,7 @@ def test_a_library_that_is_not_installed_is_named_by_its_extra(
     monkeypatch: pytest.MonkeyPatch, source: str, library: str, extra: str
 ):
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(InvalidInput, match=rf"pip install 'outrider\[{extra}\]'"):
+    with pytest.raises(InvalidInput, match=rf"pip install -e \S+\[{extra}\]"):
         read_benchmark(source)
 
 
@@ -260,6 +260,11 @@ def test_a_limit_reads_the_first_and_looks_at_no_more():
         ("t.json", b'{"items": []}', "t.json holds no task"),
         ("t.csv", b"question,answer\n", "t.csv holds no task"),
         ("t.jsonl", b'{"question": "q"}\n\n{"question": \n', "t.jsonl, line 3: "),
+        (
+            "t.jsonl",
+            b'{\n "question": "q"\n}\n{\n "question": "r"\n}',
+            "line 1: Input data was truncated; each line must hold",
+        ),
         ("t.json", b'{\n "items": [\n  {"question" "q"}\n ]\n}', "t.json, line 3: "),
         ("t.json", b'[\n {"question": "q"},\n {"question": NaN}\n]', "t.json, line 3: "),
         ("t.json", b'[{"question": "q"}', "t.json, line 1: "),
@@ -359,10 +364,10 @@ async def test_a_plan_can_be_enqueued_again_and_its_results_are_written_once(sto
 
 def test_a_plan_is_known_again_from_its_file(folder: Path):
     save_identity(folder / "plan.json", PLAN.identity())
-    check_same(load_identity(folder / "plan.json"), PLAN.identity())
+    check_goes_on(load_identity(folder / "plan.json"), PLAN)
     with pytest.raises(InvalidInput, match="holds no run to go on with"):
         load_identity(folder / "nothing.json")
-    with pytest.raises(InvalidInput, match=r"broken.json is no plan"):
+    with pytest.raises(InvalidInput, match=r"broken.json is not the plan"):
         load_identity(Path(given("broken.json", "{}")))
 
 
@@ -416,7 +421,7 @@ def test_a_torn_last_line_is_cut_off_and_a_whole_one_without_its_end_is_kept(fol
 def test_a_line_that_is_no_result_is_named_and_nothing_is_changed(folder: Path):
     path = folder / "results.jsonl"
     path.write_bytes(b'{"rollout_id": "a", "task_id": "t", "status": "succeeded"}\n\0\0\0\n')
-    with pytest.raises(InvalidInput, match=r"results.jsonl, line 2 is no result"):
+    with pytest.raises(InvalidInput, match=r"results.jsonl, line 2 is not a result"):
         ResultsFile(path)
     assert path.read_bytes().endswith(b"\0\0\0\n")
     path.write_bytes(b"")

@@ -178,7 +178,7 @@ async def test_a_holder_finds_nothing_of_the_one_before(machine, connect):
         await page.press("#field", "Control+a")
         await page.press("#field", "Control+c")
 
-        await machine.reset()
+        reason = await machine.reset()
 
         assert not first.is_connected()
         async with raw(machine) as holder:
@@ -192,7 +192,36 @@ async def test_a_holder_finds_nothing_of_the_one_before(machine, connect):
         assert await page.evaluate("[document.cookie, localStorage.length]") == ["", 0]
         await page.press("#field", "Control+v")
         assert await page.input_value("#field") == ""
-    assert machine.address["pid"] == pid
+    assert machine.address["pid"] == pid, reason
+
+
+@pytest.mark.parametrize(
+    ("acts_focused", "reason"),
+    [(True, None), (False, "its process was replaced: its clipboard did not become empty")],
+    ids=["acts as if it had the focus", "does not"],
+)
+async def test_a_page_without_the_focus_empties_the_clipboard_only_as_if_it_had_it(
+    machine, connect, monkeypatch, acts_focused, reason
+):
+    """A new page gets the focus some time after it is made. One that is opened in the background never does."""
+    line = machine._current().chromium.line
+    ask, asked = line.call, []
+
+    async def call(method: str, **params: Any) -> dict[str, Any]:
+        asked.append(method)
+        if method == "Target.createTarget":
+            params["background"] = True
+        if method == "Emulation.setFocusEmulationEnabled" and not acts_focused:
+            return {}
+        return await ask(method, **params)
+
+    page = await (await (await connect(machine)).new_context()).new_page()
+    await page.set_content("<textarea>a secret</textarea>")
+    await page.press("textarea", "Control+a")
+    await page.press("textarea", "Control+c")
+    monkeypatch.setattr(line, "call", call)
+    assert await machine.reset() == reason
+    assert {"Target.createTarget", "Emulation.setFocusEmulationEnabled"} <= set(asked)
 
 
 async def test_a_process_whose_clipboard_does_not_become_empty_is_replaced(machine, connect, monkeypatch):
@@ -206,7 +235,7 @@ async def test_a_process_whose_clipboard_does_not_become_empty_is_replaced(machi
     assert machine.address["pid"] != pid
 
 
-@pytest.mark.parametrize("by", ["pages", "its number"])
+@pytest.mark.parametrize("by", [pytest.param("pages", marks=pytest.mark.soak), "its number"])
 async def test_a_process_whose_default_context_was_used_is_replaced(machine, connect, by):
     pid = machine.address["pid"]
     if by == "pages":

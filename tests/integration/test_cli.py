@@ -16,6 +16,7 @@ from outrider.cli import COMMANDS
 from outrider.store import open_store
 from promptly import within
 from terminal import run_on_terminal
+from warm_outrider import run_warm
 
 OUTRIDER = [sys.executable, "-m", "outrider"]
 
@@ -45,15 +46,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*arguments: str, code: int = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*OUTRIDER, *arguments], capture_output=True, text=True, timeout=60, input=stdin, check=False)
+def run(*arguments: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    done = run_warm(*arguments, stdin=stdin, seconds=60)
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done
 
 
-def run_json(*arguments: str) -> Any:
-    return json.loads(run(*arguments, "--json").stdout)
+def run_json(*arguments: str, code: int = 0) -> Any:
+    return json.loads(run(*arguments, "--json", code=code).stdout)
 
 
 def n_rollouts() -> int:
@@ -67,7 +68,7 @@ def test_the_whole_story_from_tasks_to_export():
     enqueued = run_json("enqueue", "tasks.jsonl", "--tag", "numbers", "--max-attempts", "2")
     assert enqueued["enqueued"] == len(set(enqueued["rollout_ids"])) == 10
 
-    summary = run_json("work", "--workers", "2", "--agent", "my_agents:odd_fails", "--until-done")
+    summary = run_json("work", "--workers", "2", "--agent", "my_agents:odd_fails", "--until-done", code=1)
     assert (summary["ended"], summary["succeeded"], summary["failed"]) == (10, 5, 5)
     assert (summary["scored"], summary["mean_reward"], summary["retries"]) == (5, 0.5, 5)
     assert summary["failed_by_infrastructure"] == 0
@@ -148,7 +149,7 @@ def test_a_bad_line_is_named_and_nothing_is_enqueued(content: bytes, says: str):
         (["enqueue", "--test", "1", "--max-attempts", "0"], "--max-attempts"),
         (["enqueue", "--test", "1", "--timeout", "-1"], "timeout_seconds is -1"),
         (["enqueue", "--test", "1", "--mode", "trane"], "'trane' is not one of"),
-        (["enqueue", "--test", "1", "--store", "mysql://x"], "is no store URL"),
+        (["enqueue", "--test", "1", "--store", "mysql://x"], "is not a store URL"),
         (["enqueue", "--test", "1", "--store", "sqlite:///nowhere/x.db"], "does not exist"),
         (["enqueue", "--test", "1", "--store", "sqlite:///my_agents.py"], "is not an Outrider store"),
         (["status", "--store", "sqlite:///nowhere.db"], "there is no store in nowhere.db"),
@@ -178,16 +179,18 @@ def test_a_bad_line_is_named_and_nothing_is_enqueued(content: bytes, says: str):
         (["dance"], "No such command"),
     ],
 )
-def test_a_mistake_is_explained_with_exit_code_2_and_changes_nothing(arguments: list[str], says: str):
-    Path("first.jsonl").write_text('{"id": "first"}')
-    run("enqueue", "first.jsonl", "--id-field", "id")
+async def test_a_mistake_is_explained_with_exit_code_2_and_changes_nothing(arguments: list[str], says: str):
+    async with open_store("sqlite:///outrider.db") as store:
+        await store.enqueue_rollout({}, rollout_id="first")
 
-    error = run(*arguments, code=2).stderr
+    refused = run(*arguments, code=2)
 
-    assert says in error
-    assert "secret" not in error
-    status = run_json("status")
-    assert status["rollouts"]["queuing"] == sum(status["rollouts"].values()) == 1
+    assert says in refused.stderr
+    assert refused.stdout == "", "nothing was begun"
+    assert "secret" not in refused.stderr
+    async with open_store("sqlite:///outrider.db", read_only=True) as store:
+        found = (await store.statistics()).rollouts
+    assert found["queuing"] == sum(found.values()) == 1
 
 
 def test_a_database_of_a_newer_version_is_refused_and_left_alone():
@@ -279,7 +282,7 @@ def test_a_terminal_gets_a_live_progress_line_and_a_summary():
 
 def test_until_done_says_by_its_exit_code_that_rollouts_are_left_open():
     run("enqueue", "--test", "4")
-    said = run("work", "--workers", "1", "--max-rollouts", "1", "--until-done", code=1).stderr
+    said = run("work", "--workers", "1", "--max-rollouts", "1", "--until-done", code=3).stderr
     assert "3 rollouts are left open" in said
 
 

@@ -21,6 +21,7 @@ def report(program):
     return program("report").Report("cluster", as_json=True, out=io.StringIO())
 
 
+@pytest.mark.soak
 def test_a_tiny_round_without_ray_measures_everything_there_is(program, report):
     cluster, results = program("cluster"), program("results")
     cluster.measure(report, cluster.Sizes(**TINY))
@@ -42,7 +43,8 @@ def test_a_tiny_round_without_ray_measures_everything_there_is(program, report):
     for how in ("call", "recv", "async recv", "channel get"):
         assert 0 < told[f"death {how}", us, "death_seconds"] < 5
     section = results.section("cluster", report.lines, "a test", datetime.now(UTC))
-    assert "| death raises ≤ 5 s, on Ray | | not measured |" in section
+    assert program("goals").uncounted(cluster.GOOD, cluster.LEFT_OUT, report.lines) == []
+    assert "| death raises ≤ 5 s, on Ray | | | 0 | not measured |" in section
     assert "ChannelLost" in section
     assert "<svg" in cluster.pictures(report.lines)["cluster.svg"]
 
@@ -56,12 +58,39 @@ def test_a_goal_looks_at_the_peer_that_it_names(program, report):
     for against in ("raw ray", "rlinf-0.3.0"):
         report.ratio("call 4 sync", "call_ms", of="outrider", against=against)
     report.publish()
-    goal = next(goal for goal in cluster.GOOD if goal.case == "call 4 sync")
+    goal = next(goal for goal in cluster.GOOD if goal.of == "call_ms")
     assert goal.worst(report.lines) == pytest.approx((2.2 / 2.0 + 3.2 / 3.0) / 2, rel=1e-4)
     assert goal.met(goal.worst(report.lines))
     assert not goal.met(1.2)
     ours = next(line for line in report.lines if line["system"] == "outrider")
     assert (ours["least"], ours["value"], ours["most"]) == (2.2, 2.7, 3.2)
+
+
+SURVIVOR = """
+from clustering import load
+from subject import serve
+
+async def nothing(**_):
+    return {}
+
+async def die():
+    return load.died(0.0, lambda: None)
+
+serve({"open": nothing, "launch": nothing, "close": nothing, "doom": nothing, "die": die})
+"""
+
+
+def test_a_death_that_raises_no_error_is_a_failure(program, report, monkeypatch, tmp_path):
+    cluster, subjects = program("cluster"), program("clustering.subjects")
+    (tmp_path / "survivor.py").write_text(SURVIVOR)
+    monkeypatch.setitem(subjects.PROGRAMS, "outrider local", (str(tmp_path / "survivor.py"), {}))
+    bench = cluster.ClusterBench(report, cluster.Sizes(**TINY | {"programs": ("outrider local",), "deaths": 2}), None)
+    bench.deaths()
+    bench.close()
+    assert [line for line in report.lines if line["metric"] == "death_seconds"] == []
+    rows = program("results").told_goals(cluster.GOOD, report.lines)
+    named = "death async recv, death call, death channel get, death recv"
+    assert f"| the same without Ray | | | 0 | **no**: did not run: {named} |" in rows
 
 
 def test_a_system_that_does_not_answer_is_killed_and_named(program, report, monkeypatch):

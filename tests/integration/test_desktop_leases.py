@@ -3,15 +3,18 @@
 import importlib
 import logging
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from leaks import no_leaks
 from outrider.pool.providers.desktop import DesktopMachine, DesktopProvider
+from soaking import note_soak, time_limit, until
 
 BENCH = Path(__file__).parents[2] / "bench"
-N_LEASES = 150
+N_LEASES = 100
+SOAK_SECONDS = 150.0
 
 
 @pytest.fixture
@@ -30,14 +33,20 @@ def provider() -> DesktopProvider:
     return DesktopProvider(width=320, height=320)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.soak
+@pytest.mark.timeout(time_limit(SOAK_SECONDS))
 async def test_many_leases_with_faults_leave_nothing_and_nobody_sees_what_another_left(abuse, provider, store):
-    async with no_leaks():
-        found = await abuse(provider, n_machines=4, n_leases=N_LEASES, seed=1).run(store)
-    assert found.seen == []
-    assert (found.n_dirty, found.n_double, found.n_leaks) == (0, 0, 0)
-    assert found.n_leases >= N_LEASES
-    assert len(found.faults) >= 8, found.faults
+    faults: Counter[str] = Counter()
+    for seed in until(SOAK_SECONDS):
+        async with no_leaks():
+            found = await abuse(provider, n_machines=4, n_leases=N_LEASES, seed=seed).run(store)
+        print(f"seed {seed}: {found}")
+        assert found.seen == []
+        assert (found.n_dirty, found.n_double, found.n_leaks) == (0, 0, 0)
+        assert found.n_leases >= N_LEASES
+        faults += found.faults
+        note_soak("desktops abused", leases=found.n_leases, faults=found.faults.total())
+    assert len(faults) >= 8, faults
 
 
 async def test_a_desktop_that_is_not_reset_is_seen_by_its_next_holder(abuse, provider, monkeypatch):

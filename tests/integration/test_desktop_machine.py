@@ -83,13 +83,13 @@ async def test_it_is_a_machine_of_its_kind(provider, machine):
 
 
 async def test_a_click_puts_the_pointer_there(machine):
-    for place in ((0, 0), (300, 250), (1279, 799)):
+    for place in ((0, 0), (300, 250), (1919, 1079)):
         await machine.computer.input(click(*place))
         assert await machine.computer.pointer() == place
 
 
 async def test_a_screenshot_has_the_size_of_the_screen_and_shows_what_was_done():
-    async with made(DesktopProvider(width=1920, height=1080)) as machine:
+    async with made(DesktopProvider()) as machine:
         assert machine.computer.screen_size == (1920, 1080)
         before = await machine.computer.screenshot()
         assert before[:8] == b"\x89PNG\r\n\x1a\n"
@@ -117,6 +117,11 @@ async def test_more_signs_than_there_are_spare_keys_can_be_typed(machine):
     await terminal(machine)
     text = "".join(chr(code) for code in range(0x4E00, 0x4E00 + 200))
     await machine.computer.input([Text("cat > typed.txt\n")])
+
+    async def reads() -> bool:
+        return await machine.computer.read_file("typed.txt") is not None
+
+    await until(reads)  # what is typed before goes to a shell that takes Enter for another sign
     for start in range(0, 200, 40):
         await machine.computer.input([Text(text[start : start + 40] + "\n")])
     await machine.computer.input(combination("ctrl", "d"))
@@ -206,7 +211,7 @@ async def test_a_drag_waits_for_a_window_manager_that_gets_no_time(machine):
 
 async def test_input_that_makes_no_sense_is_refused_and_nothing_of_it_done(machine):
     await machine.computer.input([MoveTo(5, 5)])
-    for wrong in (MoveTo(1280, 0), MoveTo(-1, 3), Key("nokey"), Scroll(dy=100_000)):
+    for wrong in (MoveTo(1920, 0), MoveTo(-1, 3), Key("nokey"), Scroll(dy=100_000)):
         with pytest.raises(MachineRefusal, match="m1"):
             await machine.computer.input([MoveTo(50, 50), wrong])
     assert await machine.computer.pointer() == (5, 5)
@@ -264,16 +269,43 @@ async def test_the_tree_tells_the_windows(machine):
     assert frame.get(space + "state}active") == "true"
 
 
+async def text_with(machine, words: str) -> str:
+    """What stands in the terminal, once these words do."""
+
+    async def printed() -> str | None:
+        text = await machine.computer.terminal_text()
+        return text if text and words in text else None
+
+    return await until(printed)
+
+
+async def test_a_terminal_can_be_read_while_a_program_prints_without_pause(machine):
+    await terminal(machine)
+    await machine.computer.input([Text("seq 100000; echo the end\n")])
+    assert "\n99999\n100000\nthe end\n" in await text_with(machine, "\nthe end\n")
+
+
+async def test_a_terminal_that_was_stopped_is_an_error_and_can_be_read_when_it_goes_on(machine):
+    await terminal(machine)
+    await machine.computer.input([Text("echo before\n")])
+    await text_with(machine, "\nbefore\n")
+    await machine.computer.input([Text("stty -F $(tty) ixon; cat\n"), *combination("ctrl", "s")])
+
+    async def read_until_it_is_stopped() -> None:
+        for _ in range(100):
+            await machine.computer.terminal_text()
+
+    with pytest.raises(MachineError, match="it was stopped"):
+        await read_until_it_is_stopped()
+    await machine.computer.input(combination("ctrl", "q"))
+    assert "before" in await text_with(machine, "before")
+
+
 async def test_a_terminal_in_front_can_be_read_with_what_has_scrolled_away(machine):
     assert await machine.computer.terminal_text() is None
     await terminal(machine)
     await machine.computer.input([Text("seq 500 600; echo Größe 日本\n")])
-
-    async def printed() -> str | None:
-        text = await machine.computer.terminal_text()
-        return text if text and "\nGröße 日本\n" in text else None
-
-    assert "\n500\n501\n" in await until(printed)
+    assert "\n500\n501\n" in await text_with(machine, "\nGröße 日本\n")
 
 
 async def test_windows_are_brought_to_the_front_and_closed_by_command(machine):

@@ -294,5 +294,5 @@ def test_colours_become_tags(drawing: str, text: str):
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
-    with pytest.raises(InvalidInput, match=r"pip install 'outrider\[gymnasium\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install -e \S+\[gymnasium\]"):
         environments_of(LAKE)

@@ -16,6 +16,9 @@ from processes import run_outrider
 from terminal import run_on_terminal
 
 HOSTILE = "[/INST] [bold]b \x1b]52;c;aGk=\x07\x1b[31mRED\r\u202egnp\x9b2J"
+IN_FILES = HOSTILE.replace("/", "")
+"""What may stand in the name of a file."""
+
 LONG = f"{HOSTILE} first line " + "x" * 1000 + "\nsecond line of the message"
 
 DRIVER = """
@@ -56,8 +59,38 @@ async def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "sqlite:///hostile.db"
 
 
+def make_hostile_runs() -> tuple[str, str]:
+    """Two runs of the same tasks whose names, models, task ids and results are such texts; their names."""
+    names = f"a{IN_FILES}", f"b{IN_FILES}"
+    for name, model in zip(names, ("builtin:solver", "builtin:random"), strict=True):
+        game = ("--mode", "FrozenLake", "--limit", "2", "--seed", "1", "--env", "max_steps=2")
+        run_outrider("run", *game, "--model", model, "--name", model[-6:], "--store", "sqlite:///runs.db")
+        folder = Path("results", model[-6:]).rename(Path("results", name))
+        plan = json.loads((folder / "plan.json").read_text())
+        plan["run"] = plan["settings"]["model"] = plan["settings"]["tag"] = HOSTILE
+        (folder / "plan.json").write_text(json.dumps(plan))
+        lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+        for number, line in enumerate(lines):
+            line["rollout_id"] = f"{HOSTILE}/{number}:0"
+            line["task_id"] = f"{HOSTILE}{number}"
+            line["output"] = line["explanation"] = line["stop_reason"] = HOSTILE
+            line["reward"] = float(name == names[0])
+        (folder / "results.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    broken = Path("results", f"c{IN_FILES}")
+    broken.mkdir()
+    (broken / "plan.json").write_text(HOSTILE)
+    return names
+
+
 async def test_no_command_lets_text_steer_the_terminal(url: str):
+    one, other = make_hostile_runs()
     commands = [
+        ["ls"],
+        ["ls", "--json"],
+        ["compare", one, other],
+        ["compare", one, other, "--json"],
+        ["compare", one, other, "--html", "compared.html"],
+        ["compare", one, f"none{IN_FILES}"],
         ["status"],
         ["status", "--json"],
         ["show", f"one{HOSTILE}"],
@@ -76,10 +109,11 @@ async def test_no_command_lets_text_steer_the_terminal(url: str):
     assert code == 0, seen
     assert "Traceback (most recent" not in seen
     codes = [line.split()[-1] for line in seen.splitlines() if line.startswith("exit code")]
-    assert codes == ["0"] * 9 + ["2", "2", "0", "0"], seen
+    assert codes == ["0"] * 5 + ["2"] + ["0"] * 9 + ["2", "2", "0", "0"], seen
     for raw in ("\x1b]52", "\x1b[31mRED", "\u202e", "\x9b", "\x07", "RED\rgnp"):
         assert raw not in seen
     assert seen.count("[/INST] [bold]b") > 10
+    assert seen.count("[INST] [bold]b") > 10
 
 
 async def test_a_message_is_one_line_in_status_and_whole_in_show(url: str):

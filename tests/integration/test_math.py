@@ -238,7 +238,7 @@ def test_what_scores_and_searches_loads_its_libraries_only_when_they_are_needed(
 
 async def test_a_missing_library_is_found_before_a_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InvalidInput, match=r"pip install 'outrider\[math\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install -e \S+\[math\]"):
         await environments_of("math").check()
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from leaks import no_leaks
 from outrider.core.chat import Image, Message, Role, ToolCall, ToolSpec, assistant, user
 from outrider.core.errors import ContextOverflow, PolicyError
-from outrider.policy.openai import open_openai_policy
+from outrider.policy.openai.policy import open_openai_policy
 from outrider.policy.protocol import Completion, FinishReason, Sampling, Usage
 from outrider.policy.spec import PolicySpec
 from outrider.testing import ModelServer, eventually

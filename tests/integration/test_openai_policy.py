@@ -20,11 +20,13 @@ from leaks import no_leaks
 from outrider.core.chat import Image, ToolCall, assistant, tool_result, user
 from outrider.core.clock import SystemClock
 from outrider.core.errors import ContextOverflow, InvalidInput, PolicyError, PolicyUnusable
-from outrider.policy.openai import OpenAIPolicy, open_openai_policy
+from outrider.policy.openai.policy import OpenAIPolicy, open_openai_policy
 from outrider.policy.openai.stream import MAX_EVENT_BYTES, EventReader
 from outrider.policy.openai.transport import HttpTransport
+from outrider.policy.protocol import Sampling
 from outrider.policy.spec import PolicySpec
 from outrider.testing import FakeClock, ModelServer, eventually
+from outrider.testing.model_server import Manner
 from outrider.testing.model_server_faults import (
     EMPTY,
     GARBAGE,
@@ -411,17 +413,114 @@ async def test_a_server_killed_in_the_middle_of_a_stream_costs_a_retry_elsewhere
             os.kill(process.pid, signal.SIGKILL)
             completion = await call
             assert (completion.message.content, other.n_calls) == (TEXT, 1)
-            assert 1 <= completion.n_retries <= 2  # the second finds nobody there any more
+            assert completion.n_retries == 1
 
 
-async def test_check_passes_on_a_server_that_has_the_model_and_takes_the_key(opened, monkeypatch):
+BROKEN = {
+    "hang": HANG,
+    "reset": RESET,
+    "cut": cut(3),
+    "empty": EMPTY,
+    "garbage": GARBAGE,
+    "page": Fault(kind=FaultKind.BODY, body="<html>a portal</html>"),
+    "error in the stream": Fault(kind=FaultKind.BODY, body='{"error": {"message": "away", "code": 502}}'),
+    **{str(code): status(code) for code in (400, 401, 403, 404, 422, 429, 500, 502, 503)},
+}
+
+
+@pytest.mark.parametrize("max_retries", [0, 1, 2])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("fault", BROKEN.values(), ids=BROKEN)
+async def test_a_call_never_returns_to_a_server_that_failed_it_while_another_is_left(
+    opened, fault, stream, max_retries
+):
+    async with ModelServer(faults=FaultPlan(always=fault)) as broken, ModelServer() as well:
+        policy = await opened(broken, well, max_retries=max_retries, stream=stream, silence_seconds=10.0)
+        for number in range(10):
+            completion = await policy.complete(ASK, session=f"s{number}")
+            assert (completion.message.content, completion.n_retries <= 1) == (TEXT, True)
+        assert well.n_calls == 10
+        assert broken.n_calls >= 1
+
+
+async def test_a_stream_that_goes_on_for_long_is_sent_nowhere_else(opened):
+    text = " ".join(map(str, range(40)))
+
+    async def trickling(request):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for word in text.split(" "):
+            await response.write(f'data: {{"choices": [{{"delta": {{"content": "{word} "}}}}]}}\n\n'.encode())
+            await asyncio.sleep(0.02)
+        await response.write(b'data: {"choices": [{"delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n')
+        return response
+
+    app = web.Application()
+    app.add_routes([web.post("/v1/chat/completions", trickling)])
+    async with TestServer(app) as slow_server, ModelServer() as other:
+        policy = await opened(str(slow_server.make_url("/v1")), other, stream=True, silence_seconds=15.0)
+        completion = await policy.complete(ASK)  # it takes 40 seconds of the policy's time
+        assert (completion.message.content.strip(), completion.n_retries, other.n_calls) == (text, 0, 0)
+
+
+async def test_when_all_servers_have_failed_a_call_it_pauses_before_it_asks_them_again(opened):
+    async with (
+        ModelServer(faults=FaultPlan(always=status(500))) as one,
+        ModelServer(faults=FaultPlan(always=status(502))) as two,
+    ):
+        policy = await opened(one, two, max_retries=1)
+        with pytest.raises(PolicyError, match="given up after try 4"):
+            await policy.complete(ASK, session="s")
+        assert (one.n_calls, two.n_calls) == (2, 2)
+
+
+@pytest.mark.parametrize("manner", Manner)
+async def test_check_passes_on_a_server_that_has_the_model_and_takes_the_key(opened, monkeypatch, manner):
     monkeypatch.setenv("MY_KEY", "sk-right")
-    async with ModelServer(key="sk-right") as server:
-        await (await opened(server, clock=SystemClock(), api_key_env=("MY_KEY",))).check()
-        assert server.n_calls == 0
-        server.lists_models = False
-        await (await opened(server, clock=SystemClock(), api_key_env=("MY_KEY",))).check()
-        assert server.requests[0].sampling.max_tokens == 1
+    async with ModelServer(key="sk-right", manner=manner, lists_models=False) as server:
+        policy = await opened(server, clock=SystemClock(), api_key_env=("MY_KEY",))
+        await policy.check()
+        assert [request.sampling.max_tokens for request in server.requests] == [1]
+        assert (await policy.complete(ASK)).message.content == TEXT
+
+
+@pytest.mark.parametrize(
+    ("manner", "says"),
+    [
+        (Manner.VLLM, r"no model 'tset-model'.*; it has test-model"),
+        (Manner.LITELLM, r"no model 'tset-model' \(/chat/completions: Invalid model name.*; it has test-model"),
+        (Manner.TRANSFORMERS, r"answered 500.*Does it have the model 'tset-model'"),
+    ],
+)
+async def test_a_wrong_model_is_refused_before_a_run_whatever_the_list_says(opened, manner, says):
+    async with ModelServer(manner=manner) as server:
+        policy = await opened(server, model="tset-model")
+        with pytest.raises(InvalidInput, match=says):
+            await policy.check()
+
+
+@pytest.mark.parametrize(
+    ("manner", "key", "says"),
+    [
+        (Manner.OPENAI, "sk-wrong", "401: Incorrect API key provided. The key is read from .* MY_KEY"),
+        (Manner.LITELLM, "sk-wrong", "400: No connected db. The key is read from .* MY_KEY"),
+        (Manner.LITELLM, "", "answered 500.*does it want a key"),
+    ],
+)
+async def test_a_wrong_or_missing_key_is_refused_before_a_run(opened, monkeypatch, manner, key, says):
+    monkeypatch.setenv("MY_KEY", key)
+    async with ModelServer(manner=manner, key="sk-right") as server:
+        policy = await opened(server, api_key_env=("MY_KEY" if key else "none",))
+        with pytest.raises(InvalidInput, match=says):
+            await policy.check()
+
+
+async def test_a_field_that_the_server_refuses_is_told_before_a_run(opened):
+    async with ModelServer(manner=Manner.TRANSFORMERS) as server:
+        with pytest.raises(InvalidInput, match=r"422: Unexpected fields in the request: \{'top_k'\}"):
+            await (await opened(server)).check(Sampling(top_k=5))
+        with pytest.raises(InvalidInput, match=r"Unexpected fields in the request: \{'min_p'\}"):
+            await (await opened(server, extra_body={"min_p": 0.1})).check()
 
 
 async def test_each_server_gets_the_key_that_was_named_for_it_and_no_other(opened, monkeypatch):
@@ -477,7 +576,13 @@ async def test_a_wrong_key_is_told_before_and_during_a_run_and_never_shown(opene
 
 async def test_a_server_that_is_not_there_is_told_at_once(opened):
     policy = await opened(f"http://127.0.0.1:{await only_refused_port()}/v1", clock=SystemClock())
-    with within(3), pytest.raises(InvalidInput, match=r"no connection to http://127.*--base-url or OPENAI_BASE_URL"):
+    with (
+        within(3),
+        pytest.raises(
+            InvalidInput,
+            match=r"no connection to http://127.0.0.1:\d+: Connection refused\. Start .*--base-url or OPENAI_BASE_URL",
+        ),
+    ):
         await policy.check()
 
 

@@ -312,7 +312,7 @@ def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
 async def test_the_program_serves_a_machine_to_attach_to_and_leaves_nothing(tmp_path, number):
     with program("--provider", "desktop", "--port", "0", "--width", "800", "--height", "600") as process:
         endpoint = line(process).removeprefix("a machine answers at ").partition(";")[0]

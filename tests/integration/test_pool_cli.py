@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from machine_journal import owner_of
 from outrider.store import open_store
+from processes import run_outrider
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def pool_ls(*arguments: str, code: int = 0) -> str:
     store = () if "--store" in arguments else ("--store", "sqlite:///outrider.db")
-    done = subprocess.run(
-        [sys.executable, "-m", "outrider", "pool", "ls", *store, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == code, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
+    done = run_outrider("pool", "ls", *store, *arguments, code=code)
     return done.stderr if code else done.stdout
 
 

@@ -23,7 +23,7 @@ from outrider.pool.service.place import PoolPlace, pools_on_host
 from outrider.pool.spec import MachineSpec
 from outrider.store import Store, open_store
 from outrider.testing import eventually
-from processes import line, program, tell
+from processes import is_running, line, program, tell
 from promptly import within
 
 SANDBOXES = MachineSpec(provider="process")
@@ -295,7 +295,7 @@ async def test_what_a_killed_pool_has_left_can_be_cleaned_up_without_starting_it
         assert len(pids) == 2
         (facts,) = pools_on_host(root=root)
         assert await clean_up(facts, journal=store, root=root) == (2, 0)
-        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        assert not any(map(is_running, pids))
         assert list(pools_on_host(root=root)) == []
 
 

@@ -7,10 +7,14 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
+from outrider.cli.machine_settings import MachineSettings
+from outrider.cli.machines import Demand, n_pools_of
+from outrider.cluster import Cluster
 from outrider.core.errors import InvalidInput
 from outrider.core.rollout import RolloutRequest
 from outrider.store import StoreUrl, open_store
@@ -22,15 +26,17 @@ from outrider.testing import eventually
 from postgres_load import (
     check_done_once,
     finish_all,
+    ids_of,
     n_connections,
     n_listeners,
     no_connections_left,
     requests,
+    schema_of,
 )
 from postgres_server import PostgresServer, started_server
 from processes import OUTRIDER, line, program, run_outrider
 
-N_CONNECTIONS = 30
+N_CONNECTIONS = 16
 N_RESERVED = 3
 
 WAITER = """
@@ -100,6 +106,50 @@ async def test_a_process_takes_no_more_connections_than_allowed_whatever_it_does
             most = max(most, await n_connections(postgres_server, postgres_url))
         assert most == allowed
         await check_done_once(store, await working, n, n_events=1)
+
+
+async def test_a_process_needs_no_second_connection_as_long_as_its_steps_are_quick(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("outrider.store.postgres.connections.PATIENCE_SECONDS", 60.0)  # this machine may be slow
+    async with no_connections_left(postgres_server, postgres_url), open_store(postgres_url) as store:
+        await store.enqueue_many_rollouts(requests(40))
+        working = [finish_all(store, f"w{k}", n_events=1) for k in range(8)]
+        await asyncio.gather(*working, *[store.heartbeat(f"w{k}", []) for k in range(8)])
+        assert await n_connections(postgres_server, postgres_url) == 1
+        await asyncio.gather(store.statistics(), store.heartbeat("w0", []))
+
+
+async def test_a_step_that_waits_for_a_slow_one_gets_a_second_connection(
+    postgres_server: PostgresServer, postgres_url: str
+):
+    async with asyncio.timeout(60), open_store(postgres_url) as store:
+        rollout = await store.start_rollout("task", worker_id="w0")
+        blocker = await asyncpg.connect(postgres_server.url)
+        try:
+            async with blocker.transaction():
+                await blocker.execute(f"LOCK TABLE {schema_of(postgres_url)}.feed IN EXCLUSIVE MODE")
+                ending = asyncio.create_task(store.update_attempt(*ids_of(rollout), status="succeeded"))
+                assert await store.heartbeat("w0", [rollout.attempt.attempt_id]) == ()
+                assert not ending.done()
+            assert (await ending).status == "succeeded"
+        finally:
+            await blocker.close()
+
+
+async def test_a_process_that_never_waits_for_long_does_not_listen(
+    postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with open_store(postgres_url) as store:
+        monkeypatch.setattr("outrider.store.postgres.bell.SETTLE_SECONDS", 3600.0)
+        for _ in range(3):
+            await store.dequeue_rollout(worker_id="w", wait=0.01)
+            assert (store._bell._task, store._bell._settling) == (None, None)
+        monkeypatch.undo()
+        waiting = asyncio.create_task(store.dequeue_rollout(worker_id="w", wait=60))
+        await eventually(lambda: n_listeners(postgres_server, postgres_url), within_seconds=60)
+        await store.enqueue_rollout("task")
+        assert await waiting is not None
 
 
 def lock_holder(url: str) -> int | None:
@@ -186,6 +236,64 @@ async def test_more_workers_than_the_server_has_connections_for_are_refused_befo
     assert "Starting Worker-0" not in refused.stdout
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--mode", "FrozenLake", "--limit", "60", "--model", "builtin:solver", "--workers", "40"],
+        ["rollout", "-c", "frozen_lake.yaml", "--steps", "1", "--workers", "40"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+async def test_runs_with_too_many_workers_are_refused_before_anything_is_made(
+    small_server: PostgresServer, arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("frozen_lake.yaml").write_text("model: builtin:solver\ntrain_env_manager: {tags: [FrozenLake]}\n")
+    url = plain_url(small_server)
+    refused = run_outrider(*arguments, "--store", url, code=2)
+    assert "40 worker processes need 41 connections" in refused.stderr
+    assert [path.name for path in Path().iterdir()] == ["frozen_lake.yaml"]
+    async with open_store(url) as store:
+        assert (await store.query_rollouts(limit=0)).total == 0
+
+
+async def test_the_pools_on_the_nodes_of_a_cluster_count_too(small_server: PostgresServer):
+    url = StoreUrl(plain_url(small_server))
+    free = N_CONNECTIONS - N_RESERVED
+    assert await url_with_room(url, 2, n_pools=2, n_machines=2) == (url, "")
+    fewer, note = await url_with_room(url, 5, n_pools=2, n_machines=2)
+    assert fewer.reveal() == f"{url.reveal()}&connections=1"
+    assert "each of the 5 worker processes and 2 with a pool of machines takes one instead of 2" in note
+    needed = "10 worker processes and 2 with a pool of machines need 14 connections"
+    with pytest.raises(InvalidInput, match=rf"{needed}, .* has {free} to spare .*: start 9, or raise it"):
+        await url_with_room(url, 10, n_pools=2, n_machines=2)
+
+
+def demand(**settings: Any) -> Demand:
+    """That of a run on machines of its own."""
+    return Demand(
+        settings=MachineSettings(**settings),
+        environments=("OSWorld",),
+        n_at_once=100,
+        n_workers=8,
+        n_slots=4,
+        n_own=4,
+        hold_seconds=60.0,
+        run="run",
+        place=Path(),
+    )
+
+
+def test_there_is_a_pool_for_each_node_if_workers_share_machines():
+    shared = demand(use_vm_pool=True, num_vms=4)
+    with Cluster(local=True, num_nodes=2) as cluster:
+        assert n_pools_of(shared, cluster) == 2
+        assert n_pools_of(demand(use_vm_pool=True, num_vms=1), cluster) == 1
+        assert n_pools_of(demand(), cluster) == 0, "each worker has its own, in its process"
+        assert n_pools_of(None, cluster) == 0
+    assert n_pools_of(shared, None) == 0, "it is in the process of the command"
+
+
 async def test_what_limits_connections_most_decides_how_many_each_process_takes(small_server: PostgresServer):
     url = StoreUrl(plain_url(small_server))
     free = N_CONNECTIONS - N_RESERVED
@@ -196,7 +304,7 @@ async def test_what_limits_connections_most_decides_how_many_each_process_takes(
         f"{free} connections to spare (max_connections is {N_CONNECTIONS}, {N_RESERVED} of them reserved, 0 in use)"
         in note
     )
-    assert f"each of the {free - 1} workers takes one instead of 2" in note
+    assert f"each of the {free - 1} worker processes takes one instead of 2" in note
     with pytest.raises(InvalidInput, match=rf"start {free - 2}, or raise it to {N_CONNECTIONS + 1} or more"):
         await url_with_room(url, free - 1, n_machines=2)
     for limited in ("ROLE plain", "DATABASE postgres"):
@@ -240,8 +348,8 @@ async def test_a_process_that_is_refused_a_second_connection_goes_on_with_one(sm
         await check_done_once(store, await working, n, n_events=1)
 
 
-async def test_twenty_four_workers_finish_a_queue_on_thirty_connections_and_none_dies(small_server: PostgresServer):
-    await work_off(plain_url(small_server), 24)
+async def test_ten_workers_finish_a_queue_on_sixteen_connections_and_none_dies(small_server: PostgresServer):
+    await work_off(plain_url(small_server), 10)
 
 
 @pytest.mark.soak
@@ -258,7 +366,7 @@ async def work_off(url: str, n_workers: int) -> None:
     command = [*OUTRIDER, "work", "--store", url, "--workers", str(n_workers), "--until-done"]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"each of the {n_workers} workers takes one instead of 2" in done.stdout
+    assert f"each of the {n_workers} worker processes takes one instead of 2" in done.stdout
     assert "💀" not in done.stdout
     async with open_store(url) as store:
         rollouts = await store.query_rollouts()

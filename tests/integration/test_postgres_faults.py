@@ -5,6 +5,7 @@ import random
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,11 @@ async def test_killing_all_connections_again_and_again_loses_and_doubles_nothing
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-async def test_calls_survive_a_restart_of_the_server(postgres_server: PostgresServer, postgres_url: str, mode: str):
+async def test_calls_survive_a_restart_of_the_server(
+    postgres_server: PostgresServer, postgres_url: str, mode: str, monkeypatch: pytest.MonkeyPatch
+):
     n, n_events = 300, 1
+    monkeypatch.setattr("outrider.store.postgres.links.RETRY_SECONDS", 60.0)  # how long a restart takes is not ours
     # Else the server would be away for as long as it takes to write out what all tests before this one have left.
     await asyncio.to_thread(postgres_server.sql, "CHECKPOINT")
     async with (
@@ -280,7 +284,8 @@ async def test_what_the_server_lacks_is_named_and_workers_try_again_until_it_is_
     schema = postgres_url.rpartition("=")[2]
     async with asyncio.timeout(60), open_store(postgres_url) as store:
         await store.enqueue_many_rollouts(requests(1))
-        postgres_server.sql(f"""
+        sql = partial(asyncio.to_thread, postgres_server.sql)  # the store may be in a step that locks the table
+        await sql(f"""
             CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS
             $$ BEGIN RAISE EXCEPTION 'the server lacks something' USING ERRCODE = '{state}'; END $$;
             CREATE TRIGGER refuse BEFORE UPDATE ON {schema}.rollouts EXECUTE FUNCTION {schema}.refuse()""")
@@ -290,6 +295,6 @@ async def test_what_the_server_lacks_is_named_and_workers_try_again_until_it_is_
         working = asyncio.create_task(runner.iter())
         await asyncio.wait([working], timeout=0.5)
         assert not working.done()
-        postgres_server.sql(f"DROP TRIGGER refuse ON {schema}.rollouts")
+        await sql(f"DROP TRIGGER refuse ON {schema}.rollouts")
         assert await working == 1
         assert (await store.statistics()).rollouts["succeeded"] == 1

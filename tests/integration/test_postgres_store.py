@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
@@ -185,10 +186,16 @@ async def test_a_client_that_stood_still_leaves_the_leases_of_others_as_they_are
             assert await store.heartbeat("w", [claimed.attempt.attempt_id]) == ()
         await awake.advance(5)
         before = await store.get_latest_attempt(claimed.rollout_id)
+
+        async def has_looked() -> bool:
+            return asleep.n_timers > 0
+
+        await eventually(has_looked)
         asleep.jump(104)  # the server's time has passed, its own has not: as if the server's clock had jumped
 
         async def is_taken() -> bool:
-            await asleep.advance(1)
+            if await has_looked():  # no time passes during a look, or it could not tell when the server answered
+                await asleep.advance(1)
             return (await store.query_rollouts(status="requeuing")).total == 1
 
         await eventually(is_taken)
@@ -197,6 +204,38 @@ async def test_a_client_that_stood_still_leaves_the_leases_of_others_as_they_are
         assert after is not None
         assert (after.status, after.started_at) == (AttemptStatus.UNRESPONSIVE, before.started_at)
     assert "jumped" not in caplog.text
+
+
+async def test_a_client_that_slept_through_a_jump_knows_the_next_for_one(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+):
+    awake, asleep = FakeClock(), FakeClock()
+    async with open_store(postgres_url, clock=awake) as store, open_store(postgres_url, clock=asleep):
+        await store.enqueue_rollout("x", config=RolloutConfig(unresponsive_seconds=30, timeout_seconds=600))
+        claimed = await store.dequeue_rollout(worker_id="w")
+        assert claimed is not None
+
+        async def both_wait() -> bool:
+            return awake.n_timers > 0 and asleep.n_timers > 0
+
+        def n_followed() -> int:
+            return caplog.text.count("jumped forward")
+
+        async def is_followed_by(clock: FakeClock, n: int) -> bool:
+            if clock.n_timers > 0:  # no time passes during a look
+                await clock.advance(1)
+            return n_followed() == n
+
+        await eventually(both_wait)
+        awake.jump(3600)
+        await eventually(partial(is_followed_by, awake, 1))
+        assert await store.heartbeat("w", [claimed.attempt.attempt_id]) == ()
+        await eventually(both_wait)
+        awake.jump(3600)
+        asleep.jump(awake.time() - asleep.time())
+        await eventually(partial(is_followed_by, asleep, 2))
+        asleep.jump(awake.time() - asleep.time())
+        assert await store.heartbeat("w", [claimed.attempt.attempt_id]) == ()
 
 
 async def test_a_waiting_claim_hears_of_a_rollout_from_another_process(

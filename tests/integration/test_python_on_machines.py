@@ -81,7 +81,7 @@ async def played(environment: Environment, policy: ChatPolicy, task_id: str) -> 
 async def test_the_solver_solves_the_bundled_tasks_on_few_machines_as_it_does_without(pool: MachinePool):
     environments = PythonEnvironments()
     policy = await open_policy(PolicySpec(model="builtin:solver"))
-    tasks = bundled_tasks("py")
+    tasks = bundled_tasks("py", limit=6)
 
     async def on_a_machine(task: Task) -> tuple[Score | None, list[Message]]:
         environment = environments.make(task)

@@ -101,6 +101,7 @@ async def test_the_pointer_is_where_it_was_sent_for_the_x_server_too(machine):
         await until(arrived)
 
 
+@pytest.mark.soak
 async def test_input_arrives_however_busy_the_guest_is(machine):
     computer = machine.computer
     await computer.launch(["xterm", "-T", "Notes", "-geometry", "22x8+60+80", "-e", "sh", "-c", TAKE])

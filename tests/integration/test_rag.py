@@ -318,7 +318,7 @@ async def test_a_corpus_that_cannot_be_used_is_refused_with_the_place(
 async def test_a_missing_library_is_found_before_a_run(corpus: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     async with opened(corpus) as environments:
-        with pytest.raises(InvalidInput, match=r"pip install 'outrider\[rag\]'"):
+        with pytest.raises(InvalidInput, match=r"pip install -e \S+\[rag\]"):
             await environments.check()
 
 
@@ -395,7 +395,7 @@ async def vector_server() -> AsyncIterator[VectorServer]:
 
 
 def embeddings(server: VectorServer, **more: object) -> EmbeddingsConfig:
-    return EmbeddingsConfig(base_url=server.base_url, model="toy", api_key_env="none", **more)
+    return EmbeddingsConfig(**{"base_url": server.base_url, "model": "toy", "api_key_env": "none", **more})
 
 
 async def test_with_vectors_a_passage_is_found_by_its_meaning(corpus: Path, vector_server: VectorServer):
@@ -439,6 +439,22 @@ async def test_a_server_that_gives_no_vectors_is_found_before_a_run(
     async with no_leaks(), opened(corpus, embeddings=embeddings(vector_server)) as environments:
         with pytest.raises(InvalidInput, match=problem):
             await environments.check()
+
+
+async def test_a_key_for_vectors_that_others_could_read_is_warned_of(
+    corpus: Path, vector_server: VectorServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The server is reached by an address of this host that is not one of loopback."""
+    monkeypatch.setenv("VECTOR_KEY", "canary-vectors")
+    here = embeddings(vector_server, api_key_env="VECTOR_KEY")
+    async with opened(corpus, embeddings=here) as environments:
+        await environments.check()
+    assert "unencrypted" not in caplog.text
+    there = msgspec.structs.replace(here, base_url=vector_server.base_url.replace("127.0.0.1", "0.0.0.0"))
+    async with opened(corpus, embeddings=there) as environments:
+        await environments.check()
+    assert caplog.text.count("the key in VECTOR_KEY goes to http://0.0.0.0") == 1
+    assert "canary" not in caplog.text
 
 
 async def test_a_server_that_fails_in_the_middle_of_a_run_is_a_failure_of_the_environment(

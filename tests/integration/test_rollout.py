@@ -131,7 +131,7 @@ def check_batches(groups: list[GroupEntry], n_steps: int) -> None:
     assert len(members) == n_steps * N_GROUPS * 2
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.soak), 2])
 async def test_the_documents_configuration_runs_in_one_process_and_in_several(workers: int):
     *steps, end = new("--steps", "3", "--name", "first", "--workers", str(workers), "--validate-every", "2")
     validation = steps.pop(2)
@@ -175,8 +175,10 @@ async def test_generation_goes_on_during_training_within_the_bound():
     check_batches(await ledger_of("ahead"), 4)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("ratio", [0, 1])
+@pytest.mark.parametrize(
+    ("ratio", "workers"),
+    [(0, 1), (1, 2), pytest.param(0, 2, marks=pytest.mark.soak), pytest.param(1, 1, marks=pytest.mark.soak)],
+)
 async def test_killed_as_a_whole_it_goes_on_and_no_batch_is_skipped_or_repeated(workers: int, ratio: int):
     slow = ("--set", "model=builtin:random?latency=0.02", "--set", f"async_generation_ratio={ratio}")
     with started(
@@ -207,7 +209,7 @@ def test_ctrl_c_stops_cleanly_and_tells_how_to_go_on():
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     end = lines_of(out)[-1]
-    assert process.returncode == 1
+    assert process.returncode == 3
     assert "Stopping" in err
     assert "Traceback" not in err
     assert "never retrieved" not in err
@@ -273,27 +275,27 @@ def test_a_file_that_is_not_there_and_no_file_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("tag", "says"),
+    ("tag", "seconds", "says"),
     [
-        ("own:RaisesInReset", "no level today"),
-        ("own:Nonsense", "env.step"),
-        ("own:Hangs", "in a step of its environment for"),
+        ("own:RaisesInReset", 3, "no level today"),
+        ("own:Nonsense", 3, "env.step"),
+        ("own:Hangs", 8, "in a step of its environment for"),  # all have begun by then, on a busy machine too
     ],
 )
-def test_an_environment_that_never_works_ends_the_run_by_its_deadline_and_is_named(tag: str, says: str):
+def test_an_environment_that_never_works_ends_the_run_by_its_deadline_and_is_named(tag: str, seconds: int, says: str):
     done = rollout(
-        "-c", "frozen_lake.yaml", "--set", f"train_env_manager.tags=['{tag}']", "--set", "batch_seconds=3",
-        "--set", "max_refills=1", "--workers", "2", "--name", "broken", code=1,
+        "-c", "frozen_lake.yaml", "--set", f"train_env_manager.tags=['{tag}']", "--set", f"batch_seconds={seconds}",
+        "--set", "max_refills=1", "--workers", "2", "--no-fail-fast", "--name", "broken", code=3,
     )  # fmt: skip
     text = " ".join(done.stdout.replace("│", " ").split())
-    assert "no batch after 3 s" in text
+    assert f"no batch after {seconds} s" in text
     assert tag in text
     assert says in text
     assert "outrider rollout --resume broken" in text
 
 
 def test_groups_that_a_filter_drops_are_told_with_the_reason():
-    *_, end = new("--set", "filters=[own:drops_all]", "--set", "batch_seconds=2", "--name", "picky", code=1)
+    *_, end = new("--set", "filters=[own:drops_all]", "--set", "batch_seconds=2", "--name", "picky", code=3)
     assert end["steps"] == 0
     assert end["dropped"]["filtered"]["n"] >= N_GROUPS
     assert "never good enough" in end["dropped"]["filtered"]["latest"]

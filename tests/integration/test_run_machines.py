@@ -94,7 +94,7 @@ async def test_a_task_that_kills_its_machines_fails_and_the_others_go_on(name: s
     Path("tasks.jsonl").write_text("\n".join([json.dumps(KILLS_ITS_MACHINE), *solvable]))
     done = run_outrider(
         "run", "--mode", "osworld", "--data", "tasks.jsonl", "--use-vm-pool", "--num-vms", "2", "--num-rollouts", "3",
-        "--model", "builtin:solver", "--name", name, "--json",
+        "--model", "builtin:solver", "--name", name, "--json", code=1,
     )  # fmt: skip
     outcome = json.loads(done.stdout)
     total = outcome["summary"]["total"]
@@ -107,6 +107,7 @@ async def test_a_task_that_kills_its_machines_fails_and_the_others_go_on(name: s
     await nothing_is_left(name)
 
 
+@pytest.mark.soak
 async def test_a_killed_run_leaves_nothing_that_its_resumption_does_not_end(name: str):
     arguments = ("--use-vm-pool", "--num-vms", "2", "--num-rollouts", "2", "--limit", "3", "--workers", "2")
     with begun(name, *arguments, "--model", SLOW) as process:
@@ -123,7 +124,9 @@ async def test_a_killed_run_leaves_nothing_that_its_resumption_does_not_end(name
 
 
 @pytest.mark.parametrize(
-    ("number", "own"), [(signal.SIGTERM, True), (signal.SIGINT, False)], ids=["own machines", "a pool"]
+    ("number", "own"),
+    [(signal.SIGTERM, True), pytest.param(signal.SIGINT, False, marks=pytest.mark.soak)],
+    ids=["own machines", "a pool"],
 )
 async def test_a_run_that_is_told_to_stop_ends_its_machines(name: str, number: int, own: bool):
     pool = ("--workers", "2") if own else ("--use-vm-pool", "--num-vms", "2")
@@ -131,7 +134,7 @@ async def test_a_run_that_is_told_to_stop_ends_its_machines(name: str, number: i
         await eventually(leased(name), within_seconds=40)
         process.send_signal(number)
         output = await asyncio.to_thread(ended, process)
-    assert process.returncode == 1, output
+    assert process.returncode == 3, output
     assert f"--resume {name}" in output
     await nothing_is_left(name)
 
@@ -145,11 +148,15 @@ async def test_a_run_that_is_told_to_stop_while_its_machines_are_being_made_leav
         await eventually(are_made, within_seconds=40)
         process.send_signal(signal.SIGTERM)
         output = await asyncio.to_thread(ended, process)
-    assert process.returncode in (1, 143), output
+    assert process.returncode in (3, 143), output
     await nothing_is_left(name)
 
 
-@pytest.mark.parametrize(("n_rollouts", "n_machines"), [(4, 2), (2, 2), (1, 2)], ids=["N > M", "N = M", "N < M"])
+@pytest.mark.parametrize(
+    ("n_rollouts", "n_machines"),
+    [(4, 2), pytest.param(2, 2, marks=pytest.mark.soak), (1, 2)],
+    ids=["N > M", "N = M", "N < M"],
+)
 async def test_any_number_of_rollouts_share_any_number_of_machines(name: str, n_rollouts: int, n_machines: int):
     done = run_outrider(
         "run", "--mode", "py", "--use-vm-pool", "--num-vms", str(n_machines), "--num-rollouts", str(n_rollouts),
@@ -164,12 +171,12 @@ async def test_any_number_of_rollouts_share_any_number_of_machines(name: str, n_
 
 def test_web_tasks_are_done_in_browsers_of_a_pool(name: str):
     done = run_outrider(
-        "run", "--mode", "web", "--use-vm-pool", "--num-vms", "2", "--num-rollouts", "3", "--limit", "3",
+        "run", "--mode", "web", "--use-vm-pool", "--num-vms", "1", "--num-rollouts", "2", "--limit", "2",
         "--model", "builtin:solver", "--name", name, "--json",
     )  # fmt: skip
     outcome = json.loads(done.stdout)
     assert outcome["summary"]["total"]["reward"]["scored"]["mean"] == 1.0
-    assert outcome["machines"]["n_leases"] == 3
+    assert outcome["machines"]["n_leases"] == 2
 
 
 @pytest.mark.parametrize(
@@ -198,6 +205,17 @@ def test_a_mistake_is_explained_before_anything_is_made(arguments: list[str], sa
     done = run_outrider("run", "--mode", "osworld", "--model", "builtin:solver", *arguments, code=2)
     assert says in done.stderr
     assert not Path("results").exists()
+
+
+def test_the_screen_of_a_desktop_that_a_run_makes_is_that_of_the_guide():
+    flags = ("--mode", "osworld", "--model", "builtin:solver", "--limit", "1", "--name", "screen")
+    run_outrider("run", *flags)
+    run_outrider("view", "screen", "--artifacts", "pictures")
+    sizes = {
+        tuple(int.from_bytes(path.read_bytes()[at : at + 4], "big") for at in (16, 20))
+        for path in Path("pictures").rglob("*.png")
+    }
+    assert sizes == {(1920, 1080)}
 
 
 def test_settings_without_effect_are_told():

@@ -423,7 +423,8 @@ async def test_a_rollout_that_was_set_aside_runs_alone_and_first(store: Store):
         running.remove(ctx.rollout_id)
         return 1.0
 
-    await run_all(store, Runner(store, agent, max_env_num_per_worker=4), rollout_ids=[*together[0], *together[1]])
+    runner = Runner(store, agent, max_env_num_per_worker=4, owns_process=True)
+    await run_all(store, runner, rollout_ids=[*together[0], *together[1]])
 
     assert ran[:3] == [(rollout_id, 1) for rollout_id in suspects]
     assert sorted(n for _, n in ran[3:]) == [1, 2, 3]

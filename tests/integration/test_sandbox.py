@@ -156,9 +156,9 @@ async def test_a_daemon_ends_with_its_program(sandbox):
 
 async def test_a_program_that_kills_its_launcher_ends_with_it(sandbox):
     source = "import os, time\nif os.fork() == 0: time.sleep(60)\nos.kill(os.getppid(), 9)\ntime.sleep(60)"
-    outcome = await sandbox.run(source)
+    with within(9):
+        outcome = await sandbox.run(source)
     assert outcome.exit_code != 0
-    assert outcome.wall_seconds < 9
 
 
 async def test_memory_of_all_processes_counts_together(sandbox):
@@ -300,7 +300,7 @@ async def test_a_root_without_other_users_runs_no_program_as_root():
     source += "asyncio.run(Sandbox(SandboxKind.SUBPROCESS).run('import os; print(os.getuid())'))"
     command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", source]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
-    assert "root has no other user here whom the program could become" in done.stderr
+    assert "root finds no other user here to run the program as" in done.stderr
 
 
 BATTERY = r'''
@@ -480,11 +480,13 @@ async def played(environment: Environment, model: str, task_id: str) -> tuple[Sc
     return score, messages
 
 
-async def test_the_solver_solves_all_bundled_tasks_and_guesses_solve_none():
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.soak)])
+async def test_the_solver_solves_the_bundled_tasks_and_guesses_solve_none(every: int):
     environments = PythonEnvironments()
     await environments.check()
     tasks = bundled_tasks("py")
     assert len(tasks) == 15
+    tasks = tasks[::every]
     solved, guessed = await asyncio.gather(
         *(
             asyncio.gather(*(played(environments.make(task), model, task.task_id) for task in tasks))
@@ -725,7 +727,7 @@ print("looked at", len(os.listdir("/proc")) > 3)
 """
 
 async def agent(task, ctx):
-    assert os.environ["OPENAI_API_KEY"] == "sk-not-for-programs"
+    assert "OPENAI_API_KEY" not in os.environ
     call = ToolCall(id="1", name="run_python", arguments=json.dumps({"code": SOURCE}))
     step = await ctx.env.step(assistant(tool_calls=(call,)))
     Path(__file__).with_name("seen").write_text(step.observation[0].content)

@@ -19,6 +19,7 @@ from outrider.env.sandbox.census import family
 from outrider.env.sandbox.program import MIB
 from outrider.env.scoring.python import PythonTestsConfig, PythonTestsScorer
 from outrider.testing import eventually
+from promptly import within
 
 SYSCALLS = {
     "ptrace": 101,
@@ -448,9 +449,9 @@ async def test_no_signal_handler_delays_the_end(sandbox):
     os.close(0), os.close(1), os.close(2)
     while True: time.sleep(60)
     """
-    outcome = await run(sandbox, program, wall_seconds=0.3)
+    with within(5):
+        outcome = await run(sandbox, program, wall_seconds=0.3)
     assert outcome.killed_reason is KillReason.WALL_TIME
-    assert outcome.wall_seconds < 5
 
 
 async def test_a_daemon_does_not_survive_its_program(sandbox):
@@ -473,9 +474,9 @@ async def test_a_daemon_does_not_survive_its_program(sandbox):
 
 
 async def test_a_daemon_that_holds_the_output_open_does_not_delay_the_end(sandbox):
-    outcome = await run(sandbox, "import os, time\nif os.fork() == 0: time.sleep(60)\nprint(1)")
+    with within(5):
+        outcome = await run(sandbox, "import os, time\nif os.fork() == 0: time.sleep(60)\nprint(1)")
     assert (outcome.exit_code, outcome.stdout) == (0, b"1\n")
-    assert outcome.wall_seconds < 5
 
 
 async def test_a_huge_file_is_refused(sandbox):

@@ -16,26 +16,33 @@ from fault_environments import silent
 from outrider import local_workers, open_store
 from outrider.agent.function import episodes_of
 from outrider.core.account import Fate
+from outrider.core.chat import assistant
 from outrider.core.errors import BatchLate, PolicyError
 from outrider.core.ledger import GroupState, LedgerWrite
 from outrider.core.status import LIVE, QUEUED, AttemptStatus, RolloutStatus
 from outrider.env.registry import environments_of
+from outrider.policy import Completion, Usage
 from outrider.policy.spec import PolicySpec
 from outrider.runner import RunnerConfig, StageLimits
 from outrider.runner.kit import EnvironmentSpec, EpisodeSpec
 from outrider.runner.supervisor import Scale, Supervisor, process_launcher
 from outrider.runner.worker import ProcessWorker, WorkerSpec
 from outrider.store import Store
-from outrider.testing import eventually
+from outrider.testing import LoopClock, ModelServer, eventually
+from outrider.testing.model_server_wire import ModelRequest
 from outrider.train.config import SchedulerConfig
 from outrider.train.delivery import RolloutBatch
 from outrider.train.scheduler import RolloutScheduler
 from outrider.train.seeding import GroupSource
 from processes import stop_between_writes
+from stored_tokens import pid_of, stored_tokens
 from training import Lab, config_of, play, take_all
 
 HERE = Path(__file__).parent.parent
 WALK = "fault_environments:Walk"
+LAST_SECONDS = 2.0
+"""Turns are reported once a second; on a busy machine a little later."""
+
 AHEAD: dict[str, Any] = {"async_generation_ratio": 1.0, "max_staleness": 2}
 
 
@@ -158,14 +165,19 @@ def test_what_hangs_is_named_at_the_deadline_with_its_environment_its_phase_and_
     play("memory://", main)
 
 
+@pytest.mark.parametrize("jump", [0.0, 3600.0, -3600.0], ids=["", "forward", "back"])
 @pytest.mark.parametrize("trouble", ["hung_reset", "hung_step"])
-def test_a_hung_member_is_replaced_by_a_hedge_and_its_slot_is_freed(tickets: str, trouble: str):
+def test_a_hung_member_is_replaced_by_a_hedge_and_its_slot_is_freed(tickets: str, trouble: str, jump: float):
+    """In time too where the wall clock jumps while the member hangs."""
+
     async def main(lab: Lab) -> None:
         walking(lab, trouble=trouble, n_times=3, tickets=tickets)
-        began = lab.clock.time()
+        began = lab.clock.monotonic()
+        assert isinstance(lab.clock, LoopClock)
+        asyncio.get_running_loop().call_later(30.0, lab.clock.jump, jump)
         async with lab.training(config_walking(hedge_seconds=60.0), n_workers=1, slots=8) as scheduler:
             await train(scheduler, 4)
-            assert 60 < lab.clock.time() - began < 160
+            assert 60 < lab.clock.monotonic() - began < 160
             hedges = [one for one in await lab.store.query_rollouts() if "+" in one.rollout_id]
             assert len(hedges) >= 3
             assert all(one.seed is not None for one in hedges)
@@ -253,11 +265,13 @@ def test_a_wait_ends_by_its_deadline_even_if_the_store_cannot_be_reached(tmp_pat
 
 
 @asynccontextmanager
-async def worker_processes(store: Store, n_workers: int, **walk: Any) -> AsyncIterator[Supervisor]:
+async def worker_processes(
+    store: Store, n_workers: int, *, policy: PolicySpec | None = None, **walk: Any
+) -> AsyncIterator[Supervisor]:
     spec = WorkerSpec(
         store_url=store.url,
         episodes=EpisodeSpec(
-            policy=PolicySpec(model="builtin:random"),
+            policy=policy or PolicySpec(model="builtin:random"),
             environments={"walk": EnvironmentSpec(name=WALK, config=walk)},
         ),
         config=RunnerConfig(max_env_num_per_worker=8, grace_seconds=0.1),
@@ -333,14 +347,56 @@ async def test_what_killed_workers_have_generated_is_in_the_tally_as_aborted(
     assert tally.tokens[Fate.SURPLUS] == 0
 
 
-async def stored_tokens(store: Store) -> dict[str, int]:
-    """What each attempt that is over has generated, as its events tell."""
-    tokens: dict[str, int] = {}
-    for rollout in await store.query_rollouts():
-        for attempt in await store.query_attempts(rollout.rollout_id):
-            turns = await store.query_events(rollout.rollout_id, attempt_id=attempt.attempt_id, kind="turn")
-            tokens[attempt.attempt_id] = sum(turn.data.get("completion_tokens", 0) for turn in turns)
-    return tokens
+async def test_the_tally_lacks_no_more_than_the_last_turns_of_a_killed_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """By the count of the server that handed the tokens out, not by that of the worker which was killed."""
+    monkeypatch.chdir(HERE)
+    loop, rng = asyncio.get_running_loop(), random.Random(1)
+    handed_out: list[tuple[float, int]] = []
+
+    def answer(_: ModelRequest) -> Completion:
+        n_tokens = rng.randrange(1, 50)
+        handed_out.append((loop.time(), n_tokens))
+        return Completion(message=assistant("left"), usage=Usage(prompt_tokens=5, completion_tokens=n_tokens))
+
+    async def has_worked() -> bool:
+        return bool(handed_out) and loop.time() - handed_out[0][0] > 5 * LAST_SECONDS
+
+    async def has_died() -> bool:
+        return crew.n_deaths > 0
+
+    async def train_on(scheduler: RolloutScheduler) -> None:
+        while True:
+            await scheduler.get_batch(timeout=60)
+            await scheduler.publish()
+
+    async with open_store(f"sqlite:///{tmp_path / 'runs.db'}") as store, ModelServer(answer) as server:
+        policy = PolicySpec(model="test-model", base_urls=(server.base_url,), api_key_env=("none",))
+        async with (
+            RolloutScheduler(store, config_walking(n_groups=6, max_refills=8)) as scheduler,
+            worker_processes(store, 1, policy=policy, step_seconds=0.4) as crew,
+        ):
+            training = asyncio.create_task(train_on(scheduler))
+            await eventually(has_worked, within_seconds=60)
+            (worker,) = crew.workers
+            assert isinstance(worker, ProcessWorker)
+            os.kill(worker.pid, signal.SIGKILL)
+            killed_at, n_before = loop.time(), len(handed_out)
+            await eventually(has_died)
+            training.cancel()
+            await asyncio.wait([training])
+        rollouts = (await store.query_rollouts()).items
+        attempts = [attempt for one in rollouts for attempt in await store.query_attempts(one.rollout_id)]
+        its_own = {one.attempt_id for one in attempts if pid_of(one.worker_id) == worker.pid}
+        accounts = await store.query_accounts([one.rollout_id for one in rollouts])
+        tally = await store.tally("train")
+    handed = sum(n_tokens for _, n_tokens in handed_out[:n_before])
+    late = sum(n_tokens for at, n_tokens in handed_out[:n_before] if at > killed_at - LAST_SECONDS)
+    counted = sum(one.account.completion_tokens for one in accounts if one.attempt_id in its_own)
+    assert handed - late <= counted <= handed
+    assert 0 < late < handed / 2, "else it would say little"
+    assert tally.generated == sum(one.account.completion_tokens for one in accounts)
 
 
 async def lost_attempts(store: Store) -> list[str]:

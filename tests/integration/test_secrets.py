@@ -14,14 +14,18 @@ from typing import Any
 
 import pytest
 
+from outrider.cli import COMMANDS
 from outrider.testing.model_server import ModelServer
 from postgres_load import schema_of
 from postgres_server import PostgresServer
+from ray_nodes import ray_nodes
 
 PASSWORD = "canary-Passw0rd"
 WRONG = "canary-Wr0ng"
 KEY = "canary-sk-4711"
 CLIENT_PASSWORD = "canary-client"
+HEADER_KEY = "canary-header"
+BODY_KEY = "canary-body"
 CANARY = b"canary-"
 SECONDS = 120
 
@@ -48,6 +52,21 @@ custom_envs:
 steps: 1
 workers: 2
 """
+
+
+AGENTS = """
+from pathlib import Path
+
+async def play(task, ctx):
+    await ctx.policy.complete(ctx.opening)
+    if not Path("failed").exists():
+        Path("failed").touch()
+        raise RuntimeError("this is the first time")
+    return 1.0
+"""
+
+WITHOUT_SECRETS = {"bench": "measures a checkout, with stores and models of its own"}
+"""Commands that are given neither a store nor a key."""
 
 
 @asynccontextmanager
@@ -127,9 +146,15 @@ def short_path() -> Iterator[Path]:
 async def test_a_password_and_a_key_are_seen_nowhere(locked_url: str, tmp_path: Path):
     store = ("--store", locked_url)
     (tmp_path / "train.yaml").write_text(ROLLOUT)
+    (tmp_path / "some_agents.py").write_text(AGENTS)
     async with ModelServer("\\boxed{4}", key=KEY) as server, command_lines() as lines:
         model = ("--model", "test-model", "--base-url", server.base_url)
         run = ("run", "--mode", "math", "--limit", "2", *model, *store, "--client-password", CLIENT_PASSWORD)
+        judge = ("judge=test-model", f"judge.base_url={server.base_url}/", "judge.api_key_env=JUDGE_KEY")
+        added = tuple(word for text in judge for word in ("--policy", text))
+        added += ("--policy", "judge.headers={X-Token: 'env:HEADER_KEY'}", "--header", "X-Api-Key=env:HEADER_KEY")
+        added += ("--extra-body", "guide={api_key: 'env:BODY_KEY'}")
+        once = ("--max-attempts", "1", "--no-fail-fast")
         commands: list[Sequence[str]] = [
             ("enqueue", "--test", "3", "--id-field", "task_id", *store),
             ("enqueue", "--test", "1", "--json", *store),
@@ -149,6 +174,13 @@ async def test_a_password_and_a_key_are_seen_nowhere(locked_url: str, tmp_path: 
             (*run, "--dry-run"),
             (*run, "--name", "one", "--workers", "2", "--record", "calls.jsonl"),
             (*run, "--resume", "one", "--json"),
+            (*run, "--resume", "one", "--samples-per-task", "2"),
+            (*run, "--name", "three", *added, "--agent", "some_agents:play", *once, "--allow-failures"),
+            (*run, "--resume", "three", "--retry-failed"),
+            ("ls",),
+            ("ls", "--json"),
+            ("compare", "one", "three", "--html", "compared.html"),
+            ("compare", "one", "three", "--json"),
             ("view", locked_url),
             ("view", locked_url, "--html", "page.html"),
             ("view", "one", *store, "--json"),
@@ -157,15 +189,39 @@ async def test_a_password_and_a_key_are_seen_nowhere(locked_url: str, tmp_path: 
             ("rollout", "-c", "train.yaml", "--name", "two", "--timeline", "slots.html", *store),
             ("rollout", "--resume", "two", *store, "--steps", "2", "--json"),
         ]
-        printed = await outputs_of(tmp_path, commands, OPENAI_API_KEY=KEY)
+        keys = {"OPENAI_API_KEY": KEY, "JUDGE_KEY": KEY, "HEADER_KEY": HEADER_KEY, "BODY_KEY": BODY_KEY}
+        printed = await outputs_of(tmp_path, commands, **keys)
     assert exit_codes(printed) == [0] * len(commands), printed
-    assert server.n_calls >= 2
+    assert {command[0] for command in commands} | WITHOUT_SECRETS.keys() == COMMANDS.keys()
+    sent = [(request.headers.get("x-api-key"), request.body.get("guide")) for request in server.requests]
+    assert (HEADER_KEY, {"api_key": BODY_KEY}) in sent
+    assert "this is the first time" in printed
     assert "***@" in printed
     refuse_canaries(tmp_path, printed, lines)
-    for name in ("one", "two"):
+    for name in ("one", "two", "three"):
         refuse_open_files(tmp_path / "results" / name)
-    for name in ("out.jsonl", "calls.jsonl", "page.html", "one.html", "slots.html"):
+    for name in ("out.jsonl", "calls.jsonl", "page.html", "one.html", "slots.html", "compared.html"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+
+
+async def test_a_run_on_ray_shows_no_password_and_no_key(
+    locked_url: str, short_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The folder has what Ray writes too: its logs, and those of its workers."""
+    monkeypatch.setenv("RAY_TMPDIR", str(short_path))
+    with ray_nodes(1) as nodes:
+        async with ModelServer("\\boxed{4}", key=KEY) as server, command_lines() as lines:
+            model = ("--model", "test-model", "--base-url", server.base_url, "--header", "X-Api-Key=env:HEADER_KEY")
+            place = ("--ray", nodes.address, "--store", locked_url)
+            run = ("run", "--mode", "math", "--limit", "2", *model, *place, "--name", "one", "--allow-failures")
+            keys = {"OPENAI_API_KEY": KEY, "HEADER_KEY": HEADER_KEY}
+            printed = await outputs_of(short_path, [run], **keys)
+        assert exit_codes(printed) == [0], printed
+        assert "on 1 node of Ray" in printed
+        assert server.n_calls >= 3
+        assert {request.headers.get("x-api-key") for request in server.requests} == {HEADER_KEY}
+        assert [path for path in files_below(short_path / "ray") if path.suffix in {".out", ".log"}]
+        refuse_canaries(short_path, printed, lines)
 
 
 async def test_a_served_pool_shows_no_password_and_lets_nobody_else_in(locked_url: str, short_path: Path):

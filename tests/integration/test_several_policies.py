@@ -18,9 +18,11 @@ from outrider.core import wire
 from outrider.core.errors import BudgetSpent, InvalidInput
 from outrider.core.event import EventKind
 from outrider.core.turn import turn_of
+from outrider.policy import Sampling
 from outrider.policy.spec import Budget, PolicySpec
 from outrider.runner.kit import EnvironmentSpec, EpisodeSpec, check_episodes, open_episodes
 from outrider.runner.meter import Meter
+from outrider.testing import ModelServer
 from processes import run_outrider
 
 TEAM = {"agents": {"verifier": {"policy": "judge"}}}
@@ -99,6 +101,42 @@ def test_policies_of_a_run_are_named_in_a_file_and_by_flags(tmp_path: Path):
     }
 
 
+def test_a_policy_has_a_key_a_sampling_and_requests_of_its_own(tmp_path: Path):
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "mode: math\ntemperature: 1.0\ntop_k: 20\nbase_url: [http://own]\nheaders: {X-Title: run}\n"
+        "policies:\n  judge: {model: a, base_url: [http://judge], top_k: 1, extra_body: {min_p: 0.1}}\n"
+    )
+    flags = ("judge.api_key_env=JUDGE_KEY", "judge.stop=END", "other=b", "other.temperature=0", "other.max_tokens=9")
+    config = read_config(str(file), given_settings({"policies": flags}))
+    spec = episode_spec(config, "math", Budget())
+    judge, other = spec.policies["judge"], spec.policies["other"]
+    assert (judge.base_urls, judge.api_key_env, judge.headers) == (("http://judge",), ("JUDGE_KEY",), {})
+    assert (judge.extra_body, other.headers) == ({"min_p": 0.1}, {"X-Title": "run"})
+    assert spec.sampling == Sampling(temperature=1.0, top_k=20)
+    assert spec.sampling_of == {
+        "judge": Sampling(temperature=1.0, top_k=1, stop=("END",)),
+        "other": Sampling(temperature=0.0, top_k=20, max_tokens=9),
+    }
+
+
+async def test_each_policy_is_asked_in_its_own_way_by_the_agents_of_a_team():
+    async with ModelServer("\\boxed{5}") as own, ModelServer("Approved.") as judging:
+        spec = replace(
+            SPEC,
+            policy=PolicySpec(model="test-model", base_urls=(own.base_url,), extra_body={"min_p": 0.1}),
+            policies={"judge": PolicySpec(model="test-model", base_urls=(judging.base_url,), headers={"X-Who": "j"})},
+            sampling=Sampling(temperature=0.7, top_k=20),
+            sampling_of={"judge": Sampling(temperature=0.1, reasoning_effort="low")},
+        )
+        await played(spec, Meter())
+        asked, judged = own.requests[0], judging.requests[0]
+    assert (asked.body["temperature"], asked.body["top_k"], asked.body["min_p"]) == (0.7, 20, 0.1)
+    assert (judged.body["temperature"], judged.body["reasoning_effort"]) == (0.1, "low")
+    assert "top_k" not in judged.body
+    assert (judged.headers["x-who"], "x-who" in asked.headers) == ("j", False)
+
+
 @pytest.mark.parametrize(
     ("policies", "flags", "message"),
     [
@@ -108,6 +146,9 @@ def test_policies_of_a_run_are_named_in_a_file_and_by_flags(tmp_path: Path):
         ("{'': {model: a}}", (), "policies has one without a name"),
         ("{}", ("judge",), "--policy 'judge': write it as NAME=MODEL"),
         ("{}", ("=a",), "--policy '=a': write it as NAME=MODEL"),
+        ("{}", ("judge.top_k=3",), "missing required field `model`"),
+        ("{}", ("judge=a", "judge.top_k=0"), "top_k is 0; give 1 or more"),
+        ("{judge: {model: a, headers: {X-Api-Key: sk-1}}}", (), "the header 'X-Api-Key' looks like a secret"),
     ],
 )
 def test_policies_that_are_written_wrongly_are_refused(
@@ -126,6 +167,8 @@ def test_a_run_is_gone_on_with_by_the_models_of_its_policies_wherever_they_are_s
     first = lasting(judge={"model": "a", "base_url": ["http://x"]})
     assert first["policies"] == {"judge": "a"}
     assert lasting(judge={"model": "a"}) == first != lasting(judge={"model": "b"})
+    sampled = lasting(judge={"model": "a", "top_k": 3, "api_key_env": ["K"]})
+    assert sampled["policies"] == {"judge": {"model": "a", "top_k": 3}}
     assert "policies" not in lasting(), "runs from before there were any can be gone on with"
 
 
@@ -137,8 +180,12 @@ def test_a_rollout_job_has_further_policies_too(tmp_path: Path):
     assert (spec.policies["judge"].model, spec.policies["judge"].base_urls) == ("a", ("http://own",))
     moved = read_settings(file, ["policies.judge.base_urls=[http://new]"])
     check_same(begun, moved, "run")
-    with pytest.raises(InvalidInput, match="was begun with policies"):
-        check_same(begun, read_settings(file, ["policies.judge.model=b"]), "run")
+    for change in ("policies.judge.model=b", "policies.judge.top_k=3", "top_k=3", "headers={X-Title: t}"):
+        with pytest.raises(InvalidInput, match="was begun with"):
+            check_same(begun, read_settings(file, [change]), "run")
+    sampled = rollout_episode_spec(read_settings(file, ["top_k=3", "policies.judge.stop=[END]", "extra_body={x: 1}"]))
+    assert (sampled.sampling.top_k, sampled.sampling_of["judge"].stop) == (3, ("END",))
+    assert sampled.policies["judge"].extra_body == {"x": 1}
 
 
 def test_a_team_of_two_policies_is_run_from_the_command_line(tmp_path: Path):

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from disks import fill, make_read_only, small_disk
 from leaks import no_leaks
+from machine_journal import owner_of
 from outrider.core.errors import StoreDamaged, StoreError, StoreUnavailable
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import AttemptedRollout, RolloutRequest
@@ -207,6 +210,24 @@ async def break_the_disk(task, ctx):
     fail_every_sync()
     return 1.0
 
+async def break_one_disk(task, ctx):
+    import os
+    try:
+        pathlib.Path("broken").touch(exist_ok=False)
+    except FileExistsError:
+        await asyncio.sleep(0.2)
+        return 1.0
+    return await break_the_disk(os.environ["TESTS"], ctx)
+
+async def dies_on_go(task, ctx):
+    import os
+    await wait_for_go("go", ctx)
+    os._exit(9)
+
+async def wait_for_go_file(task, ctx):
+    pathlib.Path("began-" + ctx.rollout.rollout_id.replace("/", "-")).touch()
+    return await wait_for_go("go", ctx)
+
 async def wait_for_go(task, ctx):
     while not pathlib.Path(task).exists():
         await asyncio.sleep(0.02)
@@ -264,13 +285,157 @@ async def test_workers_wait_for_room_on_a_full_disk_and_lose_no_finished_work(
         await check_invariants(store)
 
 
+SUMS = tuple(json.dumps({"id": f"t{n}", "question": f"What is {n} + 1?", "answer": f"{n + 1}"}) for n in range(4))
+
+
+@pytest.mark.parametrize("where", ["with its store", "alone"])
+async def test_a_run_waits_for_room_for_its_results_and_counts_each_once(disk: Path, tmp_path: Path, where: str):
+    (tmp_path / "disk_agents.py").write_text(AGENT)
+    (tmp_path / "sums.jsonl").write_text("\n".join(SUMS))
+    go = tmp_path / "go"
+    command = [*OUTRIDER, "run", "--mode", "math", "--data", "sums.jsonl", "--model", "builtin:solver"]
+    command += ["--agent", "disk_agents:wait_for_go_file", "--output-dir", str(disk), "--name", "full", "--json"]
+    url = f"sqlite:///{disk}/full/store.db"
+    if where == "alone":
+        url = f"sqlite:///{tmp_path}/runs.db"
+        command += ["--store", url]
+
+    async def all_began() -> bool:
+        return len(list(tmp_path.glob("began-*"))) == len(SUMS)
+
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            await eventually(all_began, within_seconds=30)
+            filler = fill(disk)
+            go.touch()
+            assert process.stderr is not None
+            said = ""
+            async with asyncio.timeout(30):
+                while "the store is away since" not in said:
+                    said += await asyncio.to_thread(process.stderr.readline)
+            assert process.poll() is None
+            filler.unlink()
+            out, rest = await asyncio.to_thread(process.communicate, timeout=40)
+        finally:
+            process.kill()
+    assert process.returncode == 0, said + rest
+    assert (said + rest).count("the store is away since") == 1
+    assert "the store is back after" in rest
+    outcome = json.loads(out)
+    assert outcome["complete"]
+    assert outcome["summary"]["total"]["statuses"] == {"succeeded": 4}
+    lines = (disk / "full" / "results.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["task_id"] for line in lines) == ["t0", "t1", "t2", "t3"]
+
+
+FAILING_SYNC = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from disks import fail_every_sync
+from outrider.core.errors import OutriderError
+from outrider.evaluate.results import ResultLine
+from outrider.evaluate.results_file import ResultsFile
+
+with ResultsFile(Path(sys.argv[2]), sync=True) as results:
+    fail_every_sync()
+    try:
+        results.append([ResultLine(rollout_id="a", task_id="t", status="succeeded")])
+    except OutriderError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_results_that_cannot_be_synced_are_an_error_that_says_what_to_do(tmp_path: Path):
+    said = output_of(FAILING_SYNC, TESTS, str(tmp_path / "results.jsonl"))
+    assert said.startswith("OutriderError cannot write")
+    assert "Input/output error; check the disk, then --resume" in said
+
+
 async def test_workers_stop_and_say_why_when_the_disk_has_lost_data(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/runs.db?durability=full"
     async with asyncio.timeout(60), open_store(url) as store:
         await store.enqueue_many_rollouts([RolloutRequest(input=TESTS) for _ in range(3)])
         with working(url, tmp_path, "break_the_disk", "--workers", "1") as process:
-            await asyncio.to_thread(told, process, "outrider: stopped: the disk failed under")
-            assert await asyncio.to_thread(process.wait, 30) == 1
+            await asyncio.to_thread(told, process, "Stopped: the disk failed under")
+            assert await asyncio.to_thread(process.wait, 30) == 3
+
+
+@pytest.mark.parametrize("command", ["work", "run"])
+async def test_all_workers_stop_when_the_disk_has_failed_under_one(tmp_path: Path, command: str):
+    (tmp_path / "disk_agents.py").write_text(AGENT)
+    url = f"sqlite:///{tmp_path}/runs.db?durability=full"
+    arguments = ["--store", url, "--workers", "2", "--agent", "disk_agents:break_one_disk"]
+    if command == "work":
+        async with open_store(url) as store:
+            await store.enqueue_many_rollouts([RolloutRequest(input=n) for n in range(200)])
+        arguments.append("--until-done")
+    else:
+        arguments += ["--mode", "FrozenLake", "--model", "builtin:random", "--limit", "200", "--num-rollouts", "2"]
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [*OUTRIDER, command, *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "TESTS": TESTS},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "the disk failed under" in done.stdout + done.stderr
+    async with open_store(url) as store:
+        statistics = await store.statistics()
+        assert statistics.rollouts["queuing"] > 100, "they went on claiming"
+        assert statistics.rollouts["running"] + statistics.rollouts["preparing"] <= 1, "only that of the broken worker"
+
+
+BROKEN_SUPERVISOR = """
+import os, sys, threading, time
+from pathlib import Path
+sys.path.insert(0, os.environ["TESTS"])
+from disks import fail_every_sync
+from outrider.cli import main
+
+def break_when_told():
+    while not Path("broken").exists():
+        time.sleep(0.02)
+    fail_every_sync()
+    Path("go").touch()
+
+threading.Thread(target=break_when_told, daemon=True).start()
+main()
+"""
+
+
+async def test_a_command_stops_when_the_disk_has_failed_under_its_own_store(tmp_path: Path):
+    (tmp_path / "disk_agents.py").write_text(AGENT)
+    url = f"sqlite:///{tmp_path}/runs.db?durability=full"
+    arguments = ["work", "--store", url, "--workers", "1", "--agent", "disk_agents:dies_on_go"]
+    async with open_store(url) as store:
+        rollout = await store.enqueue_rollout("dies")
+        with subprocess.Popen(
+            [sys.executable, "-c", BROKEN_SUPERVISOR, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "TESTS": TESTS},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+
+                async def runs() -> bool:
+                    return (await store.statistics()).rollouts["running"] == 1
+
+                await eventually(runs, within_seconds=30)
+                (tmp_path / "broken").touch()
+                said, _ = await asyncio.to_thread(process.communicate, timeout=30)
+            finally:
+                process.kill()
+        assert process.returncode == 3, said
+        assert "Stopped: the disk failed under" in said
+        assert said.count("Starting Worker-0") == 1, "another worker was started"
+        assert len(await store.query_attempts(rollout.rollout_id)) == 1, "it was claimed again"
 
 
 async def appended(store: Store, claimed: AttemptedRollout, n_events: int, n_bytes: int) -> AsyncIterator[None]:
@@ -333,15 +498,21 @@ async def test_without_a_folder_for_bells_another_process_is_noticed_within_a_se
         assert claimed.input == "new"
 
 
+async def fill_store(store: Store) -> None:
+    """One rollout has ended, one is running, and there is a machine."""
+    await store.enqueue_many_rollouts([RolloutRequest(input=n, rollout_id=f"r{n}") for n in range(2)])
+    done, _ = await store.dequeue_many_rollouts(2, worker_id="w")
+    await store.update_attempt(done.rollout_id, done.attempt.attempt_id, status="succeeded", reward=1.0)
+    await (await owner_of(store, "desk")).go("d1", "creating", "resetting", "ready")
+
+
 @pytest.fixture
 async def kept(tmp_path: Path) -> Path:
-    """A folder with a store in which one rollout has ended and one is running."""
+    """A folder with a store and nothing else."""
     folder = tmp_path / "kept"
     folder.mkdir()
     async with open_store(f"sqlite:///{folder}/runs.db") as store:
-        await store.enqueue_many_rollouts([RolloutRequest(input=n, rollout_id=f"r{n}") for n in range(2)])
-        done, _ = await store.dequeue_many_rollouts(2, worker_id="w")
-        await store.update_attempt(done.rollout_id, done.attempt.attempt_id, status="succeeded", reward=1.0)
+        await fill_store(store)
     return folder
 
 
@@ -351,6 +522,10 @@ def check_readable(path: Path) -> None:
     assert (status["rollouts"]["succeeded"], status["rollouts"]["preparing"]) == (1, 1)
     assert "r0" in run_outrider("show", "r0", "--store", url).stdout
     assert json.loads(run_outrider("export", "--store", url).stdout)["rollout"]["reward"] == 1.0
+    assert "r1" in run_outrider("view", url).stdout
+    assert "r0" in run_outrider("view", url, "r0").stdout
+    (pool,) = json.loads(run_outrider("pool", "ls", "--json", "--store", url).stdout)["pools"]
+    assert [machine["machine_id"] for machine in pool["machines"]] == ["d1"]
 
 
 async def check_only_readable(path: Path) -> None:
@@ -371,9 +546,7 @@ async def test_a_store_on_a_disk_that_cannot_be_written_can_be_read(disk: Path, 
 
 async def test_a_store_whose_writer_was_killed_can_be_read_where_nothing_can_be_written(disk: Path, tmp_path: Path):
     async with open_store(f"sqlite:///{tmp_path}/runs.db") as store:
-        await store.enqueue_many_rollouts([RolloutRequest(input=n, rollout_id=f"r{n}") for n in range(2)])
-        done, _ = await store.dequeue_many_rollouts(2, worker_id="w")
-        await store.update_attempt(done.rollout_id, done.attempt.attempt_id, status="succeeded", reward=1.0)
+        await fill_store(store)
         for name in ("runs.db", "runs.db-wal", "runs.db-shm"):
             shutil.copy(tmp_path / name, disk)
     (disk / "without").mkdir()

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,11 +21,13 @@ from outrider.runner.kit import EpisodeSpec
 from outrider.runner.supervisor import Scale, Supervisor, process_launcher, task_launcher
 from outrider.runner.worker import WorkerSpec
 from outrider.testing import eventually
-from processes import marked
+from processes import marked, run_outrider
+from promptly import within
 from store_invariants import check_invariants
 
 AGENTS = """
-import asyncio, os, signal, time
+import asyncio, ctypes, os, signal, subprocess, time
+from pathlib import Path
 
 async def quick(task, ctx):
     return 1.0
@@ -48,11 +51,51 @@ async def deadly(task, ctx):
         os.kill(os.getpid(), signal.SIGSEGV)
     return 1.0
 
+def at_work():
+    Path(f"at-work-{os.getpid()}").touch()
+
 async def littering(task, ctx):
-    import subprocess
     subprocess.Popen(["setsid", "--fork", "sleep", "600"])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    at_work()
     await asyncio.sleep(600)
+
+async def blocks(task, ctx):
+    at_work()
+    time.sleep(1e9)
+
+async def lock_twice(library):
+    mutex = ctypes.create_string_buffer(64)
+    at_work()
+    for _ in range(2):
+        library.pthread_mutex_lock(mutex)
+
+async def blocks_in_a_library(task, ctx):
+    await lock_twice(ctypes.CDLL(None))
+
+async def holds_the_lock(task, ctx):
+    await lock_twice(ctypes.PyDLL(None))
+
+async def swallows(task, ctx):
+    at_work()
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except BaseException:
+            pass
+
+async def forks(task, ctx):
+    if os.fork() == 0:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+        await asyncio.sleep(600)
+        time.sleep(600)
+    at_work()
+    await asyncio.sleep(600)
+
+async def stops(task, ctx):
+    at_work()
+    os.kill(os.getpid(), signal.SIGSTOP)
 """
 
 
@@ -61,6 +104,7 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with agents, which worker processes start in."""
     (tmp_path / "some_agents.py").write_text(AGENTS)
     (tmp_path / "broken_agents.py").write_text("raise RuntimeError('broken on import')")
+    (tmp_path / "deadly_agents.py").write_text("import os\nos.write(2, b'broken on import')\nos._exit(7)")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -98,25 +142,22 @@ async def test_a_killed_worker_is_noticed_at_once_replaced_and_its_rollout_retri
     rollout = await store.enqueue_rollout({"seconds": 30}, config=RolloutConfig(unresponsive_seconds=25))
     supervisor = supervise(store, "some_agents:slow", scale=1, lines=lines)
 
-    async def kill() -> float:
+    async def second_attempt() -> bool:
+        return len(await store.query_attempts(rollout.rollout_id)) == 2
+
+    async def kill() -> None:
         await running(store, 1)
         (worker,) = supervisor.workers
-        os.kill(worker.pid, signal.SIGKILL)  # type: ignore[attr-defined]
-        killed_at = time.monotonic()
-
-        async def second_attempt() -> bool:
-            return len(await store.query_attempts(rollout.rollout_id)) == 2
-
-        await eventually(second_attempt)
-        return time.monotonic() - killed_at
+        with within(10):  # and not when the lease expires
+            os.kill(worker.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            await eventually(second_attempt)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(supervisor.run())
-        seconds = await kill()
+        await kill()
         await store.cancel_rollouts([rollout.rollout_id])
         supervisor.drain()
 
-    assert seconds < 10, "the rollout waited for its lease to expire"
     first, _ = await store.query_attempts(rollout.rollout_id)
     assert first.status is AttemptStatus.UNRESPONSIVE
     assert first.failure is not None
@@ -130,9 +171,25 @@ async def test_a_task_that_kills_its_workers_fails_alone(store: Store, agents: P
     others = [await store.enqueue_rollout({}, config=config) for _ in range(20)]
     deadly = [await store.enqueue_rollout({"deadly": True}, config=config, priority=1) for _ in range(2)]
     ids = [rollout.rollout_id for rollout in (*deadly, *others)]
-    supervisor = supervise(store, "some_agents:deadly", scale=2, max_env_num_per_worker=8)
+    lines: list[str] = []
+    supervisor = supervise(store, "some_agents:deadly", scale=2, lines=lines, max_env_num_per_worker=8)
 
-    await until_ended(store, supervisor, ids, seconds=60)
+    async def told(*command: str) -> str:
+        return (await asyncio.to_thread(run_outrider, *command, "--store", store.url.reveal())).stdout
+
+    async def look() -> None:
+        """Until status and show tell of those that are set aside."""
+        while not re.search(r"\d+ rollouts? waits? set aside, each to run alone", await told("status")):
+            continue
+        while waiting := [one.rollout_id for one in await store.query_rollouts() if one.is_set_aside]:
+            if "waits to run alone" in await told("show", waiting[-1]):
+                return
+        raise AssertionError("show said nothing of those that were set aside")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.wait_for(look(), 60))
+        group.create_task(until_ended(store, supervisor, ids, seconds=60))
+    assert any(re.search(r"\d+ of its \d+ rollouts set aside, each to run alone", line) for line in lines), lines
 
     await check_invariants(store)
     ended = {rollout.rollout_id: rollout for rollout in await store.query_rollouts()}
@@ -215,7 +272,8 @@ async def test_a_run_that_is_cancelled_leaves_no_worker(store: Store, agents: Pa
     [
         ("nowhere:agent", InvalidInput, "no module 'nowhere'"),
         ("some_agents:nobody", InvalidInput, "has no 'nobody'"),
-        ("broken_agents:agent", WorkersFailed, "5 times"),
+        ("broken_agents:agent", InvalidInput, "broken on import"),
+        ("deadly_agents:agent", WorkersFailed, "5 times"),
     ],
 )
 async def test_workers_that_cannot_start_end_the_run(
@@ -265,14 +323,17 @@ async def test_the_same_supervisor_keeps_workers_as_tasks(store: Store, agents: 
     finally:
         sys.path.remove(str(agents))
     assert len(lines) == 20
-    assert lines[0].startswith("✅ Worker-0 processing rollout: ro-")
+    assert lines[0].startswith("▶ Worker-0 processing rollout: ro-")
 
 
-def test_nothing_outlives_a_supervisor_that_was_killed(store_url: str, agents: Path):
+@pytest.mark.parametrize(
+    "agent", ["littering", "blocks", "blocks_in_a_library", "swallows", "forks", "stops", "holds_the_lock"]
+)
+def test_nothing_outlives_a_supervisor_that_was_killed(store_url: str, agents: Path, agent: str):
     outrider = [sys.executable, "-m", "outrider"]
     subprocess.run([*outrider, "enqueue", "--test", "2", "--store", store_url], check=True, capture_output=True)
     mark = f"SUPERVISED={uuid4()}"
-    work = ["work", "--workers", "2", "--agent", "some_agents:littering", "--grace", "0.2", "--store", store_url]
+    work = ["work", "--workers", "2", "--agent", f"some_agents:{agent}", "--grace", "0.2", "--store", store_url]
     supervisor = subprocess.Popen(
         [*outrider, *work], stdout=subprocess.PIPE, text=True, env={**os.environ, **dict([mark.split("=")])}
     )
@@ -280,7 +341,7 @@ def test_nothing_outlives_a_supervisor_that_was_killed(store_url: str, agents: P
     n_at_work = 0
     while n_at_work < 2:
         n_at_work += "processing" in supervisor.stdout.readline()
-    while sum("sleep" in command for command in marked(mark)) < 2:
+    while len(list(agents.glob("at-work-*"))) < 2:
         time.sleep(0.05)
 
     supervisor.kill()

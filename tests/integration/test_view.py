@@ -2,13 +2,19 @@
 
 import asyncio
 import json
+import re
 import shutil
 import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,6 +22,8 @@ from click.testing import CliRunner
 
 from outrider import AttemptedRollout, RolloutConfig, Store, open_store
 from outrider.cli import cli
+from outrider.cli.run_config import read_config
+from outrider.cli.run_job import run_job
 from outrider.core.attempt import Failure
 from outrider.core.chat import Image, Message, ToolCall, assistant, system, tool_result, user
 from outrider.core.errors import Boundary, InvalidInput
@@ -247,9 +255,9 @@ def test_rollouts_that_have_not_ended_are_shown_as_far_as_they_are():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["demmo"], "there is no run 'demmo' here or in results; there are results/demo"),
+        (["demmo"], "there is no run 'demmo' here or in results; there are 4 runs, the nearest results/demo"),
         (["nowhere/at/all"], "there is no run 'nowhere/at/all'"),
-        (["results"], "results is no run: it holds no store.db; there are"),
+        (["results"], "results is not a run: it holds no store.db; there are"),
         (["results/demo/plan.json"], "is not an Outrider store"),
         (["empty"], "empty holds no rollouts"),
         (["empty", "q1"], "empty holds no rollouts"),
@@ -262,7 +270,7 @@ def test_rollouts_that_have_not_ended_are_shown_as_far_as_they_are():
         (["demo", "--html", "nowhere/x.html"], "cannot write nowhere/x.html"),
         (["demo", "--store", "sqlite:///nowhere.db"], "there is no store in nowhere.db"),
         (["demmo", "--store", "sqlite:///results/demo/store.db"], "demmo holds no rollouts; this store holds demo"),
-        (["mysql://x"], "is no store URL"),
+        (["mysql://x"], "is not a store URL"),
         (["demo", "--status", "lost"], "'lost' is not one of"),
     ],
 )
@@ -297,18 +305,193 @@ def test_a_page_holds_everything_and_loads_nothing(tmp_path: Path):
     assert page.read_text().count('<details class="rollout') == 1
 
 
-async def test_a_page_of_many_rollouts_stays_within_its_size_and_says_what_it_left_out(tmp_path: Path):
+async def test_what_does_not_fit_into_a_page_goes_on_in_further_ones_and_nothing_is_left_out(tmp_path: Path):
+    small = tmp_path / "small.html"
     async with open_store("sqlite:///results/demo/store.db", create=False) as store:
-        limits = PageLimits(max_bytes=6_000, max_rollouts=5)
-        left_out = await write_page(tmp_path / "small.html", store, title="demo", limits=limits)
         whole = await write_page(tmp_path / "whole.html", store, title="demo")
-    assert left_out == "Left out to keep this page small: 1 rollouts, 3 conversations."
+        for n in (1, 1, 5):  # of a run that had become longer, and was written here before
+            limits = PageLimits(max_bytes=12_000, max_rollouts=n)
+            said = await write_page(small, store, title="demo", limits=limits)
     assert whole == ""
-    html = (tmp_path / "small.html").read_text()
-    assert left_out in html
-    assert html.count('<details class="rollout') == 5
-    assert html.count("Left out here; see <code>outrider view RUN demo/") == 3
-    assert "mean reward of 6 scored" in html
+    pages = [small, *sorted(tmp_path.glob("small.part*.html"))]
+    assert 1 < len(pages) < 6
+    assert f"It goes on in {len(pages) - 1} more page" in said
+    texts = [page.read_text() for page in pages]
+    assert sum(text.count('<details class="rollout') for text in texts) == 6
+    assert all(text.count('<details class="rollout') <= 5 for text in texts)
+    assert "Left out here" not in "".join(texts)
+    assert "mean reward of 6 scored" in texts[0]
+    for name in (page.name for page in pages[1:]):
+        assert f'href="{name}"' in texts[0]
+
+
+async def test_a_conversation_that_fits_into_no_page_has_one_to_itself_with_its_middle_cut_and_a_link(tmp_path: Path):
+    async with open_store("memory://") as store:
+        for number, n_turns in enumerate((1, 60, 1)):
+            await store.enqueue_rollout({"question": "How long?"}, rollout_id=f"long/q{number}:0")
+            claimed = await store.dequeue_rollout(worker_id="w")
+            assert claimed is not None
+            episode = Episode(claimed)
+            episode.step(user("How long?"), name=RESET)
+            for turn in range(n_turns):
+                episode.turn(assistant(f"[turn {turn}] " + "x" * 1_000))
+            await episode.end(store, 1.0, "done")
+        said = await write_page(tmp_path / "page.html", store, title="long", limits=PageLimits(max_bytes=20_000))
+    assert "Left out to keep this page small: 1 middles of long conversations." in said
+    first, own, last = (tmp_path.joinpath(f"page{part}.html").read_text() for part in ("", ".part2", ".part3"))
+    for text in (first, own, last):
+        assert text.count('<details class="rollout') == 1
+    (row,) = re.findall(r"<details class=.rollout.*?</script></details>", own, re.DOTALL)
+    assert 15_000 < len(row) < 22_000
+    before, after = re.split(
+        r'<p class="note">Left out here: \d+ parts of 1\d\d; see <code>outrider view RUN long/q1:0</code></p>', row
+    )
+    assert "[turn 0]" in before
+    assert "[turn 59]" in after
+    assert "[turn 30]" not in row
+    assert 'Cut in the middle: <a href="page.part2.html#long%2Fq1%3A0">q1:0</a>.' in first
+
+
+@pytest.mark.timeout(120)
+def test_a_search_on_the_first_page_is_one_over_all_pages(tmp_path: Path):
+    from playwright.sync_api import sync_playwright
+
+    async def write() -> None:
+        async with open_store("sqlite:///results/demo/store.db", create=False) as store:
+            await write_page(tmp_path / "page.html", store, title="demo", limits=PageLimits(max_rollouts=4))
+
+    asyncio.run(write())
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto((tmp_path / "page.html").as_uri())
+        page.locator("#count", has_text="4 of 4").wait_for(timeout=5_000)
+        page.fill("#search", "q2 calculator")
+        page.locator("#count", has_text="2 of 6 in all pages").wait_for(timeout=30_000)
+        assert page.locator("details.rollout:not([hidden])").count() == 0
+        page.fill("#search", "calculator")
+        page.locator("#count", has_text="6 of 6 in all pages").wait_for(timeout=30_000)
+        page.click("button[data-show=good]")
+        page.locator("#count", has_text="3 of 6 in all pages").wait_for(timeout=30_000)
+        (hit,) = page.locator("#elsewhere a.hit").all()
+        assert hit.locator("span").nth(1).inner_text() == "q2:0"
+        hit.click()
+        page.locator("details.rollout[open] .body", has_text="The answer is 42").wait_for(timeout=5_000)
+        assert page.url.endswith("page.part2.html#demo%2Fq2%3A0")
+        page.fill("#search", "q1 calculator")
+        page.locator("#count", has_text="0 of 2").wait_for(timeout=5_000)
+        page.click("a[data-page]")
+        page.locator("#count", has_text="2 of 6 in all pages").wait_for(timeout=30_000)
+        assert page.input_value("#search") == "q1 calculator"
+        browser.close()
+
+
+COUNT_FRAMES = """
+window.loaded = []; window.most = 0;
+new MutationObserver((changes) => {
+  window.most = Math.max(window.most, document.querySelectorAll("iframe").length);
+  for (const { addedNodes } of changes)
+    for (const node of addedNodes) if (node.tagName === "IFRAME") window.loaded.push(node.getAttribute("src"));
+}).observe(document.body, { childList: true });
+const progress = document.getElementById("count");
+window.progress = [];
+new MutationObserver(() => window.progress.push(progress.textContent)).observe(progress, { childList: true });
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_search_loads_further_pages_one_after_another_and_names_those_that_it_cannot_read(tmp_path: Path):
+    from playwright.sync_api import sync_playwright
+
+    given = {"mode": "FrozenLake", "limit": 21, "model": "builtin:solver", "name": "ten", "output_dir": str(tmp_path)}
+    limits = PageLimits(max_rollouts=2)
+    outcome = asyncio.run(run_job(read_config(None, given), resume=None, as_json=False, page_limits=limits))
+    first = Path(outcome.folder, "page.html")
+    parts = [f"page.part{n}.html" for n in range(2, 12)]
+    assert {page.name for page in first.parent.glob("page.part*")} == set(parts)
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(first.as_uri())
+        page.evaluate(COUNT_FRAMES)
+        page.fill("#search", "FrozenLake")
+        page.locator("#count", has_text="21 of 21 in all pages").wait_for(timeout=30_000)
+        assert (page.evaluate("loaded"), page.evaluate("most")) == (parts, 1)
+        assert page.locator("iframe").count() == 0
+        shown = page.evaluate("progress")
+        assert "4 of 4 so far, searching page 3 of 11 …" in shown
+        assert page.locator("a.hit").count() == 19
+        page.fill("#search", "FrozenL")
+        page.fill("#search", "nothing like it")
+        page.locator("#count", has_text="0 of 21 in all pages").wait_for(timeout=30_000)
+        assert (page.evaluate("most"), page.locator("a.hit").count()) == (1, 0)
+        (first.parent / parts[3]).unlink()
+        page.fill("#search", "FrozenLake")
+        page.locator("#count", has_text=f"19 of 19 in all pages, but {parts[3]} cannot be read").wait_for(
+            timeout=30_000
+        )
+        page.fill("#search", "")
+        page.locator("#count", has_text="2 of 2").wait_for(timeout=5_000)
+        assert page.locator("iframe").count() == 0
+        browser.close()
+
+
+SPY = """<iframe src="{page}"></iframe><p>nothing</p><script>
+addEventListener("message", ({{ data, source }}) => {{
+  if (data.found) document.querySelector("p").textContent = "heard";
+  source.postMessage({{ search: "", shown: "" }}, "*");
+}});
+document.querySelector("iframe").addEventListener("load", ({{ target }}) => {{
+  target.contentWindow.postMessage({{ search: "", shown: "" }}, "*");
+  setTimeout(() => document.title = "waited", 500);
+}});
+</script>"""
+
+
+@pytest.mark.timeout(120)
+def test_a_run_that_is_too_long_for_one_page_has_several_that_are_searched_as_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    from playwright.sync_api import sync_playwright
+
+    given = {"mode": "FrozenLake", "limit": 10, "model": "builtin:solver", "name": "long", "output_dir": str(tmp_path)}
+    limits = PageLimits(max_rollouts=4)
+    outcome = asyncio.run(run_job(read_config(None, given), resume=None, as_json=False, page_limits=limits))
+    folder = Path(outcome.folder)
+    assert "page.html takes a second for about a thousand rollouts" in capsys.readouterr().out
+    assert {page.name for page in folder.glob("page*")} == {"page.html", "page.part2.html", "page.part3.html"}
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    with served(folder) as port, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/page.html")
+        page.fill("#search", "FrozenLake")
+        page.locator("#count", has_text="10 of 10 in all pages").wait_for(timeout=30_000)
+        assert page.locator("a.hit").count() == 6
+
+        for host, heard in (("127.0.0.1", "heard"), ("localhost", "nothing")):
+            (folder / "spy.html").write_text(SPY.format(page=f"http://127.0.0.1:{port}/page.part2.html"))
+            page.goto(f"http://{host}:{port}/spy.html")
+            page.wait_for_function("document.title == 'waited'", timeout=5_000)
+            assert page.inner_text("p") == heard, "a page of another origin is told nothing"
+        browser.close()
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[int]:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.timeout(60)

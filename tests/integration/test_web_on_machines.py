@@ -94,6 +94,7 @@ def test_web_episodes_want_a_browser_and_can_do_without():
     assert Ability.DEVTOOLS in BrowserProvider.abilities
 
 
+@pytest.mark.soak
 async def test_four_episodes_are_solved_on_two_browsers():
     tasks = bundled_tasks("web")[:4]
     held: list[str] = []

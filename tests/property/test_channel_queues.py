@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from outrider.cluster.channel.queues import End, Get, Item, Put, Queues
+from soaking import examples
 
 OWNERS = st.sampled_from(["one", "two", "three"])
 KEYS = st.sampled_from(["a", "b"])
@@ -122,4 +123,4 @@ class Channel(RuleBasedStateMachine):
 
 
 TestChannel = Channel.TestCase
-TestChannel.settings = settings(max_examples=150, stateful_step_count=40)
+TestChannel.settings = settings(max_examples=examples(60), stateful_step_count=40)

@@ -13,6 +13,7 @@ from outrider.core.chat import assistant
 from outrider.core.task import Task
 from outrider.env import Environment
 from outrider.env.registry import environments_of
+from soaking import examples
 
 MOVES = {"Up": -1j, "Down": 1j, "Left": -1, "Right": 1}
 """Columns are real, rows imaginary."""
@@ -148,7 +149,7 @@ async def test_every_room_can_be_solved_in_time_and_is_not_solved_yet(
     max_steps=st.integers(6, 14),
     seed=st.integers(-(2**40), 2**40),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 def test_a_room_of_any_size_keeps_its_limit(height: int, width: int, num_boxes: int, max_steps: int, seed: int):
     rows = grid_of(make("SimpleSokoban", dim_room=[height, width], num_boxes=num_boxes, max_steps=max_steps), seed)
     assert (len(rows), len(rows[0])) == (height, width)
@@ -156,7 +157,7 @@ def test_a_room_of_any_size_keeps_its_limit(height: int, width: int, num_boxes: 
 
 
 @given(size=st.integers(2, 9), p_frozen=st.floats(0.4, 1.0), max_steps=st.integers(1, 20), seed=st.integers(0, 2**40))
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 def test_a_lake_of_any_size_keeps_its_limit(size: int, p_frozen: float, max_steps: int, seed: int):
     rows = grid_of(make("FrozenLake", size=size, p_frozen=p_frozen, max_steps=max_steps), seed)
     solution = lake_solution(rows)
@@ -169,7 +170,7 @@ def test_a_lake_of_any_size_keeps_its_limit(size: int, p_frozen: float, max_step
     seed=st.integers(0, 2**31),
     actions=st.lists(st.sampled_from([*MOVES, "jump"]), max_size=40),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 def test_whatever_is_played_boxes_are_kept_and_nobody_stands_in_a_wall(tag: str, seed: int, actions: list[str]):
     asyncio.run(play_in_room(tag, seed, actions))
 
@@ -197,7 +198,7 @@ async def play_in_room(tag: str, seed: int, actions: list[str]) -> None:
 
 
 @given(seed=st.integers(0, 2**31), actions=st.lists(st.sampled_from([*MOVES]), max_size=30), is_slippery=st.booleans())
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 def test_whatever_is_played_the_lake_stays_and_the_end_is_told(seed: int, actions: list[str], is_slippery: bool):
     asyncio.run(play_on_lake(seed, actions, is_slippery))
 

@@ -13,7 +13,7 @@ configs = st.builds(
     retry_condition=st.frozensets(st.sampled_from(sorted(RETRYABLE))),
     timeout_seconds=st.none() | st.floats(0.1, 1e6),
 )
-FAILURES = {Signal.FAIL, Signal.TIME_OUT, Signal.LOSE}
+FAILURES = {Signal.FAIL, Signal.GIVE_UP, Signal.TIME_OUT, Signal.LOSE}
 
 
 @given(configs, st.lists(st.sampled_from(Signal), max_size=60))

@@ -9,6 +9,7 @@ from outrider.store import Store, open_store
 from outrider.testing import LoopClock, run_virtual
 from outrider.testing.fake_machines import FakeMachine, MemoryJournal
 from pool_world import World, Wrong
+from soaking import seeds
 
 N_LEASES = 1000
 """Of one seed; there are ten."""
@@ -43,7 +44,7 @@ def quiet(caplog):
     caplog.set_level(logging.ERROR, "outrider.pool")
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(3, 20))
 def test_no_machine_is_leaked_dirty_or_shared_whatever_goes_wrong(seed):
     world = World(seed, N_LEASES)
     run_virtual(world.run(), limit_seconds=3e6)

@@ -17,6 +17,7 @@ from outrider.store import Store
 from outrider.train.config import SchedulerConfig
 from outrider.train.delivery import RolloutBatch
 from outrider.train.scheduler import RolloutScheduler
+from soaking import seeds
 from training import Lab, config_of, members_of, play
 
 BOUND = 2
@@ -150,7 +151,7 @@ def check_batches(entries: list[GroupEntry], journal: Journal) -> None:
     assert set(groups.values()) == {1}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(10, 60))
 def test_whoever_is_killed_in_any_call_nothing_is_lost_or_trained_on_twice(seed: int):
     rng = random.Random(seed)
     config = config_of(
@@ -177,7 +178,7 @@ def test_whoever_is_killed_in_any_call_nothing_is_lost_or_trained_on_twice(seed:
     play("memory://", main)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(5, 30))
 def test_whatever_call_to_the_store_fails_nothing_is_lost_or_trained_on_twice(seed: int):
     rng = random.Random(seed)
     config = config_of(n_groups=5, redundancy=1, async_generation_ratio=1.0, max_staleness=BOUND)

@@ -15,6 +15,7 @@ from outrider.core.ledger import GroupState
 from outrider.env.registry import environments_of
 from outrider.train.config import EnvManagerConfig, SchedulerConfig
 from outrider.train.scheduler import RolloutScheduler
+from soaking import seeds
 from training import Lab, config_of, play
 
 BOUND = 2
@@ -96,7 +97,7 @@ class Troubled:
                     await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(7, 40))
 def test_batches_are_whole_and_fresh_and_nothing_is_trained_on_twice(seed: int, tmp_path: Path):
     async def main(lab: Lab) -> None:
         await Troubled(lab, seed, tmp_path).play()

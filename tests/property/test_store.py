@@ -18,6 +18,7 @@ from outrider.store import Revoked, Store, open_store
 from outrider.store.sqlite.machines import SqliteMachines
 from outrider.store.sqlite.store import SqliteStore
 from outrider.testing import FakeClock
+from soaking import examples
 from store_invariants import check_invariants
 from store_moves import log
 
@@ -279,4 +280,4 @@ def _plain(value: Any, names: Names) -> Any:
 
 
 TestTwoStores = TwoStores.TestCase
-TestTwoStores.settings = settings(max_examples=60, stateful_step_count=40)
+TestTwoStores.settings = settings(max_examples=examples(25), stateful_step_count=40)

@@ -16,6 +16,7 @@ from outrider.orchestra import Agent, BatchResult, Eviction, Orchestra, Performa
 from outrider.policy import Completion
 from outrider.testing import LoopClock, run_virtual
 from playing import Speaker, draw
+from soaking import examples
 
 N_SAMPLES = 10
 SWITCHES = (
@@ -92,7 +93,7 @@ def test_the_plain_run_has_all_kinds_of_rows():
     assert all(outcome.failure is None for outcome in PLAIN.outcomes)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(20))
 @given(st.lists(st.floats(0.0, 9.0), min_size=1, max_size=40), st.integers(1, 2 * N_SAMPLES))
 def test_rows_do_not_depend_on_how_long_calls_take_or_how_many_samples_are_under_way(seconds: list[float], window: int):
     assert results(played(seconds, window)) == results(PLAIN)
@@ -220,7 +221,7 @@ def test_troubles_end_some_samples_and_others_go_on_after_them():
     ] == []
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(8))
 @given(
     trouble=st.integers(0, N_TROUBLES - 1),
     values=st.tuples(*[st.booleans() for _ in SWITCHES]),

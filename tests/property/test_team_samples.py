@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from outrider.orchestra import Agent, Orchestra, Performance, Team, VerdictRule
 from outrider.train import SampledTrajectory, SampleReport
 from playing import draw
+from soaking import examples
 from speaking import TokenSpeaker, play_team, team_kit
 
 N_TASKS = 3
@@ -71,7 +72,7 @@ def test_the_plain_run_has_samples_of_all_kinds():
     assert sum(one.report.n_unused for one in late) > sum(one.report.n_unused for one in PLAIN)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(12))
 @given(st.lists(st.floats(0.0, 9.0), min_size=1, max_size=30), st.booleans(), st.sampled_from([(1, 1), (1, 4), (3, 2)]))
 def test_samples_are_the_same_whatever_the_time_calls_take_and_whoever_plays(
     seconds: list[float], early: bool, workers: tuple[int, int]

@@ -104,7 +104,7 @@ def _action(
         arguments = _arguments(beside, beside, tool)
     if arguments is None:
         return Malformed(
-            reason=f"the `Action Input:` of {tool.name} is no JSON object; write one, such as {_sample(tool)}"
+            reason=f"the `Action Input:` of {tool.name} is not a JSON object; write one, such as {_sample(tool)}"
         )
     return Action(name=tool.name, arguments=json.dumps(arguments, ensure_ascii=False), n_more=n_more)
 

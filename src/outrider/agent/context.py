@@ -5,7 +5,6 @@ Found by context variable, never by a global.
 
 import asyncio
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from functools import cached_property
@@ -50,7 +49,7 @@ class Context:
         self.spending = Spending()
         self._find_resources = find_resources
         self._recorder = recorder
-        self._stopped = threading.Event()
+        self._stopped = False
         self._callers: set[asyncio.Task[Any]] = set()
         self._policy: ChatPolicy | None = None
         self._policies: Mapping[str, ChatPolicy] = {}
@@ -145,11 +144,11 @@ class Context:
     @property
     def stopped(self) -> bool:
         """Whether the attempt was cancelled or lost its lease. An `async` agent is cancelled; a plain one can look."""
-        return self._stopped.is_set()
+        return self._stopped
 
     def stop(self) -> None:
         """The attempt has ended: cut off the model calls that it has left behind, and allow no more."""
-        self._stopped.set()
+        self._stopped = True
         for caller in self._callers:
             if caller is not asyncio.current_task():
                 caller.cancel()

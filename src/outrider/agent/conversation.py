@@ -22,7 +22,7 @@ from outrider.core.errors import AgentError, AttemptError, EnvError, InvalidInpu
 from outrider.core.event import EventKind
 from outrider.core.turn import RESET, CallRecord, StepRecord, Transcript, TurnRecord, to_data
 from outrider.env import Environment, Observation, Score, Step
-from outrider.policy import ChatPolicy, Completion, Sampling
+from outrider.policy import ChatPolicy, Completion, Probe, Sampling
 
 Lend = Callable[[], Awaitable[Loan]]
 """Lends the policy for one call."""
@@ -185,10 +185,10 @@ class RecordedPolicy(ChatPolicy):
             loan.give_back()
         return completion if reply is completion.message else replace(completion, message=reply), seconds
 
-    async def check(self) -> None:
+    async def check(self, sampling: Sampling | None = None, probe: Probe | None = None) -> None:
         loan = await self._lend()
         try:
-            await loan.policy.check()
+            await loan.policy.check(sampling, probe)
         finally:
             loan.give_back()
 

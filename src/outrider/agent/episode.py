@@ -9,7 +9,7 @@ import msgspec
 
 from outrider.agent.context import Context
 from outrider.agent.conversation import Conversation, RecordedEnvironment, RecordedPolicy
-from outrider.agent.function import call_agent, check_signature
+from outrider.agent.function import caller_of, check_signature
 from outrider.agent.lending import Reopening
 from outrider.agent.mcp import McpEnvironment, McpTools
 from outrider.agent.protocol import AgentFunction, Episode, Result, StopReason
@@ -29,10 +29,14 @@ from outrider.pool.lease import Lease
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherPolicy:
-    """A policy beside the run's own. With a `reopening` it goes where a trainer publishes it."""
+    """A policy beside the run's own. With a `reopening` it goes where a trainer publishes it.
+
+    `sampling` is its own; None: that of the run.
+    """
 
     policy: ChatPolicy
     reopening: Reopening | None = None
+    sampling: Sampling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +124,7 @@ class EnvironmentEpisode:
             lend,
             self._conversation,
             session=ctx.identity,
-            sampling=_own_sampling(self._kit.sampling, ctx.rollout.metadata),
+            sampling=_own_sampling(own.sampling or self._kit.sampling, ctx.rollout.metadata),
             seed=ctx.seed,
         )
 
@@ -171,7 +175,7 @@ class EnvironmentEpisode:
 
     async def _answer(self, ctx: Context) -> object:
         try:
-            return await call_agent(self._kit.agent, ctx.rollout.input, ctx)
+            return await caller_of(self._kit.agent)(ctx.rollout.input, ctx)
         except Exception as exc:
             origin = _origin(exc)
             if origin is None or origin is exc:

@@ -6,41 +6,43 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, cast
 
 from outrider.agent.chat import ChatAgent
 from outrider.agent.context import Context
-from outrider.agent.protocol import AgentFunction, EpisodeFactory, Result
+from outrider.agent.protocol import AgentFunction, EpisodeFactory, Result, no_stage, scored_already
 from outrider.agent.react import ReActAgent
 from outrider.core.errors import AgentError, InvalidInput, described
 from outrider.core.forks import exit_if_forked
-from outrider.core.loading import load
+from outrider.core.loading import load, users_code
+
+Call = Callable[[Any, Context], Awaitable[object]]
+"""Calls an agent with a task, and returns what it does."""
+
+BUNDLED: Mapping[str, Callable[..., AgentFunction]] = MappingProxyType({"chat": ChatAgent, "react": ReActAgent})
+"""Agents that have a name."""
 
 
 class FunctionEpisode:
     """One call of the function. It needs no machine and no environment, and its answer is its score."""
 
-    def __init__(self, function: AgentFunction) -> None:
-        self._function = function
+    def __init__(self, call: Call) -> None:
+        self._call = call
 
-    async def boot(self, ctx: Context) -> None: ...
-
-    async def setup(self, ctx: Context) -> None: ...
+    boot = setup = close = no_stage
+    score = scored_already
 
     async def act(self, ctx: Context) -> Result:
-        return _result_of(await call_agent(self._function, ctx.rollout.input, ctx))
-
-    async def score(self, ctx: Context, result: Result) -> Result:  # noqa: ARG002 the function has scored itself
-        return result
-
-    async def close(self, ctx: Context) -> None: ...
+        return _result_of(await self._call(ctx.rollout.input, ctx))
 
 
 def episodes_of(agent: AgentFunction | str) -> EpisodeFactory:
     """Episodes that call `agent`, a function or its name as `module:function`."""
     function = load_function(agent) if isinstance(agent, str) else agent
     check_signature(function)
-    return lambda _: FunctionEpisode(function)
+    call = caller_of(function)
+    return lambda _: FunctionEpisode(call)
 
 
 def agent_of(name: str, **settings: Any) -> AgentFunction:
@@ -48,12 +50,11 @@ def agent_of(name: str, **settings: Any) -> AgentFunction:
 
     `settings` are those of a class, such as `max_turns`; a function has none.
     """
-    bundled: Mapping[str, Callable[..., AgentFunction]] = {"chat": ChatAgent, "react": ReActAgent}
-    if name not in bundled and ":" not in name:
+    if name not in BUNDLED and ":" not in name:
         raise InvalidInput(
-            f"there is no agent {name!r}; name {', '.join(bundled)}, team:NAME, or your own as module:function"
+            f"there is no agent {name!r}; name {', '.join(BUNDLED)}, team:NAME, or your own as module:function"
         )
-    found: Any = bundled.get(name) or load_function(name)
+    found: Any = BUNDLED.get(name) or load_function(name)
     if inspect.isclass(found):
         found = made(name, found, settings)
     elif settings:
@@ -62,12 +63,16 @@ def agent_of(name: str, **settings: Any) -> AgentFunction:
     return cast("AgentFunction", found)
 
 
-async def call_agent(function: AgentFunction, task: Any, ctx: Context) -> object:
-    """What the agent returns; a function that is not `async` runs in a thread of its own."""
+def caller_of(function: AgentFunction) -> Call:
+    """How to call the agent; a function that is not `async` runs in a thread of its own."""
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
-        return await cast("Awaitable[object]", function(task, ctx))
-    answer = await _in_thread(function, task, ctx)
-    return await answer if inspect.isawaitable(answer) else answer
+        return cast("Call", function)
+
+    async def call(task: Any, ctx: Context) -> object:
+        answer = await _in_thread(function, task, ctx)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return call
 
 
 def load_function(name: str) -> AgentFunction:
@@ -83,7 +88,8 @@ def made(name: str, kind: Callable[..., Any], settings: Mapping[str, Any]) -> An
     except TypeError as exc:
         takes = ", ".join(signature.parameters) or "none"
         raise InvalidInput(f"agent {name!r} cannot be made with these settings: {exc}; it takes {takes}") from exc
-    return kind(**settings)
+    with users_code(f"agent {name!r}"):
+        return kind(**settings)
 
 
 def check_signature(function: AgentFunction) -> None:

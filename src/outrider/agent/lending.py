@@ -18,7 +18,7 @@ class Reopening:
 
 
 def _keep() -> None:
-    """What is always there need not be given back."""
+    """Release is a no-op."""
 
 
 class Loan(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from outrider.core.bounds import require_limit
+from outrider.core.bounds import SecondsLimit, check_bounds
 from outrider.core.clock import Clock
 from outrider.core.errors import LimitError
 
@@ -17,12 +17,11 @@ R = TypeVar("R")
 class TurnLimits:
     """`turn_seconds` bounds each model call and each step of the environment, `trajectory_seconds` their sum."""
 
-    turn_seconds: float = math.inf
-    trajectory_seconds: float = math.inf
+    turn_seconds: SecondsLimit = math.inf
+    trajectory_seconds: SecondsLimit = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("turn_seconds", "trajectory_seconds"):
-            require_limit(name, getattr(self, name))
+        check_bounds(self)
 
 
 class Stopwatch:

@@ -20,11 +20,13 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.artifact import Artifact
-from outrider.core.bounds import require_positive
+from outrider.core.bounds import PositiveSeconds, check_bounds
 from outrider.core.chat import Image, Message, ToolCall, ToolSpec, tool_result
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput, ToolRefusal
+from outrider.core.extras import install_command
 from outrider.core.tasks import uninterrupted
+from outrider.core.variables import variable
 from outrider.env import Environment, Observation, Score, Step
 from outrider.pool.source import Machine
 
@@ -54,14 +56,13 @@ class McpServer(Struct, frozen=True, kw_only=True):
     variables: tuple[str, ...] = ()
     bearer_variable: str = ""
     prefix: str = ""
-    start_seconds: float = 30.0
-    call_seconds: float = 60.0
+    start_seconds: PositiveSeconds = 30.0
+    call_seconds: PositiveSeconds = 60.0
 
     def __post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
             raise InvalidInput(f"MCP server {self.name!r}: give either a command or a url")
-        require_positive("start_seconds", self.start_seconds)
-        require_positive("call_seconds", self.call_seconds)
+        check_bounds(self)
 
 
 class McpTools:
@@ -103,9 +104,9 @@ async def open_mcp_tools(servers: Sequence[McpServer]) -> McpTools:
     try:
         import mcp  # noqa: F401, PLC0415 an extra, and slow to import
     except ImportError as exc:
-        raise InvalidInput("tools from MCP servers need: pip install 'outrider[mcp]'") from exc
+        raise InvalidInput(f"tools from MCP servers need: {install_command('mcp')}") from exc
     for server in servers:
-        missing = [name for name in (*server.variables, server.bearer_variable) if name and name not in os.environ]
+        missing = [name for name in (*server.variables, server.bearer_variable) if name and variable(name) is None]
         if missing:
             raise InvalidInput(f"MCP server {server.name!r}: the environment variable {missing[0]} is not set")
     connections = [_Connection(server) for server in servers]
@@ -299,16 +300,23 @@ async def _client_of(server: McpServer, stack: AsyncExitStack, errors: TextIO) -
     from outrider.policy.openai.address import is_exposed  # noqa: PLC0415
 
     if server.command:
-        variables = {name: os.environ[name] for name in server.variables}
+        variables = {name: _set(name) for name in server.variables}
         parameters = StdioServerParameters(command=server.command, args=list(server.args), env=variables)
         return Client(stdio_client(parameters, errlog=errors))
-    headers = {"Authorization": f"Bearer {os.environ[server.bearer_variable]}"} if server.bearer_variable else {}
+    headers = {"Authorization": f"Bearer {_set(server.bearer_variable)}"} if server.bearer_variable else {}
     if headers and is_exposed(URL(server.url)):
         _log.warning(
             "the token in %s goes to MCP server %s unencrypted; use https", server.bearer_variable, server.name
         )
     http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=server.call_seconds))
     return Client(streamable_http_client(server.url, http_client=http))
+
+
+def _set(name: str) -> str:
+    """The value of a variable that `open_mcp_tools` has found to be set."""
+    value = variable(name)
+    assert value is not None
+    return value
 
 
 async def _all_tools(client: "Client") -> "list[Tool]":

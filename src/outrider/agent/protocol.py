@@ -52,7 +52,8 @@ class Episode(Protocol):
     """One attempt's work, used once.
 
     The worker calls the stages in this order, each under its own deadline; `close` whatever happened before it. One
-    whose `boot` waits for a machine, which it holds from then on, says so by an attribute `takes_machine`.
+    whose `boot` waits for a machine, which it holds from then on, says so by an attribute `takes_machine`. A stage
+    that is `no_stage`, and a score that is `scored_already`, are passed over.
     """
 
     async def boot(self, ctx: Context) -> None:
@@ -69,6 +70,19 @@ class Episode(Protocol):
 
     async def close(self, ctx: Context) -> None:
         """Give back what the episode holds."""
+
+
+async def no_stage(_episode: object, _ctx: Context) -> None:
+    """A stage in which nothing happens: `setup = no_stage` in the class of an episode."""
+
+
+async def scored_already(_episode: object, _ctx: Context, result: Result) -> Result:
+    """The score of what was scored while it acted: `score = scored_already` in the class of an episode."""
+    return result
+
+
+def has_stage(stage: Callable[..., object]) -> bool:
+    return getattr(stage, "__func__", None) not in (no_stage, scored_already)
 
 
 def takes_machine(episode: Episode) -> bool:

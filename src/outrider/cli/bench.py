@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from outrider.cli.console import echo
+from outrider.cli.output import echo
 from outrider.core.errors import InvalidInput
 
 

@@ -2,8 +2,8 @@
 
 import click
 
-from outrider.cli.console import echo, print_json
 from outrider.cli.options import check_tag, json_option, known, opened, run, store_option, tag_option
+from outrider.cli.output import echo, print_json
 from outrider.core.status import LIVE, QUEUED
 from outrider.store import StoreUrl
 

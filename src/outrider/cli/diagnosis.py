@@ -3,14 +3,17 @@
 import asyncio
 from collections import Counter, defaultdict
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from outrider.cli.leases import is_running_here
 from outrider.core.attempt import Failure
 from outrider.core.status import LIVE, QUEUED, RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
-from outrider.evaluate.results import FailureLine
 from outrider.store import Statistics, Store
 from outrider.store.rows import WORKER_SILENT_SECONDS
+
+if TYPE_CHECKING:
+    from outrider.evaluate.results import FailureLine
 
 SLOW_SECONDS = 600.0
 SAMPLE = 1000
@@ -23,6 +26,7 @@ async def diagnose(store: Store, statistics: Statistics, workers: tuple[Worker, 
     return [
         *_unattended(statistics, workers, now),
         *_silent(workers, now),
+        *_set_aside(statistics),
         *await _overdue(store, now),
         *await _retried(store),
         *await _failed(store),
@@ -53,6 +57,13 @@ def _silent(workers: tuple[Worker, ...], now: datetime) -> list[str]:
                 "works no more, or something blocks its event loop; its log says what"
             )
     return lines[:EXAMPLES]
+
+
+def _set_aside(statistics: Statistics) -> list[str]:
+    if not (n := statistics.n_set_aside):
+        return []
+    what = "1 rollout waits" if n == 1 else f"{n} rollouts wait"
+    return [f"{what} set aside, each to run alone: it was in a worker that died, and may have killed it"]
 
 
 async def _overdue(store: Store, now: datetime) -> list[str]:
@@ -97,13 +108,14 @@ async def _failed(store: Store) -> list[str]:
         kind = "unknown" if rollout.failure is None else f"{rollout.failure.boundary}: {rollout.failure.kind}"
         kinds[kind] += 1
         examples[kind].append(rollout.rollout_id)
+    last = "" if failed.total <= SAMPLE else f" of the last {SAMPLE:,}"
     return [
-        f"{number} failed with {kind}; see `outrider show {examples[kind][0]}`, then `outrider retry --failed`"
+        f"{number}{last} failed with {kind}; see `outrider show {examples[kind][0]}`, then `outrider retry --failed`"
         for kind, number in kinds.most_common(EXAMPLES)
     ]
 
 
-def failure_text(failure: Failure | FailureLine, command: str) -> str:
+def failure_text(failure: "Failure | FailureLine", command: str) -> str:
     """The failure in a line. Where that is not all of it, `command` shows the rest."""
     first, _, rest = failure.message.strip().partition("\n")
     if rest or len(first) > MESSAGE_CHARACTERS:

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from outrider.cli.console import echo, print_json
 from outrider.cli.options import json_option, opened, run, store_option
+from outrider.cli.output import echo, print_json
 from outrider.cli.tasks import read_tasks
 from outrider.core.crash_points import reached
 from outrider.core.errors import InvalidInput
@@ -32,7 +32,7 @@ _DEFAULTS = RolloutConfig()
     type=click.Choice([mode.value for mode in Mode]),
     default=Mode.TRAIN.value,
     show_default=True,
-    help="What they are for.",
+    help="Purpose of the rollouts.",
 )
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher is claimed first.")
 @click.option("--seed", type=int, help="Seed for environment and agent.")

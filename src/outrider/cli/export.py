@@ -9,8 +9,8 @@ from typing import TextIO
 import click
 import msgspec
 
-from outrider.cli.console import echo, json_text
 from outrider.cli.options import check_tag, opened, run, store_option, tag_option
+from outrider.cli.output import echo, json_text
 from outrider.core.crash_points import reached
 from outrider.core.errors import InvalidInput
 from outrider.core.files import written_private_whole

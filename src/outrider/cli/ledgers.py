@@ -30,6 +30,10 @@ class Waiting(Struct, frozen=True, kw_only=True):
     worker_id: str
 
 
+_DELIVERED = {Fate.TRAINED.value: "delivered"}
+"""The store does not know what a trainer could learn of the tokens in a batch."""
+
+
 class LedgerStatus(Struct, frozen=True, kw_only=True):
     """A ledger now. `live` are the members under way, longest without progress first."""
 
@@ -46,7 +50,7 @@ class LedgerStatus(Struct, frozen=True, kw_only=True):
         table = Table(title=f"Ledger {self.name}", title_justify="left", show_header=False)
         table.add_row("policy version", f"{self.version}, {self.n_batches} batches delivered, epoch {self.epoch}")
         table.add_row("groups", counts_text(self.groups.items()))
-        table.add_row("tokens", counts_text(self.tokens.items()))
+        table.add_row("tokens", counts_text((_DELIVERED.get(fate, fate), n) for fate, n in self.tokens.items()))
         table.add_row("members under way", counts_text(self.phases.items()))
         console.print(table)
         if self.live:

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from outrider.core.errors import InvalidInput
+from outrider.core.bounds import Pixels, PositiveCount, check_bounds
 
 
 class MachineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -15,20 +15,19 @@ class MachineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     use_vm_pool: bool = False
-    num_vms: int = 3
+    num_vms: PositiveCount = 3
     pool_name: str | None = None
     path_to_vm: str | None = None
     provider_name: str | None = None
-    screen_width: int | None = None
-    screen_height: int | None = None
+    screen_width: Pixels | None = None
+    screen_height: Pixels | None = None
     headless: bool = False
     snapshot_name: str | None = None
     machine: Mapping[str, Any] = {}
     pool: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
-        if self.num_vms < 1:
-            raise InvalidInput(f"num_vms is {self.num_vms}; give 1 or more")
+        check_bounds(self)
 
     @property
     def are_asked_for(self) -> bool:
@@ -42,4 +41,4 @@ class MachineSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 HOW_FAST = frozenset({"use_vm_pool", "num_vms", "pool_name", "pool", "headless"})
-"""Those that a run may be gone on with changed: they do not say what its rollouts act on."""
+"""Settings that may change on `--resume`: they do not decide what the rollouts act on."""

@@ -1,6 +1,6 @@
 """Machines in what a command shows: while it runs, and at its end."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.table import Table
 
@@ -25,13 +25,13 @@ def machine_counts(machines: Sequence[MachineRecord], n_waiting: int | None) -> 
     return [*counts, f"{n_waiting} waiting for one"] if n_waiting else counts
 
 
-def machines_table(machines: Sequence[MachineRecord], at: float) -> list[Table]:
-    """The first of them, as they were `at`; no table where there are none."""
+def machines_table(machines: Sequence[MachineRecord], at: float, name_of: Callable[[str], str] = short) -> list[Table]:
+    """The first of them, as they were `at`; no table where there are none. `name_of` says how to call a rollout."""
     if not machines:
         return []
     table = Table("machine", "state", "holder", "uses", "seconds", box=None, header_style="dim")
     for one in machines[:MAX_MACHINES]:
-        holder = short(one.holder or "") if one.state is MachineState.LEASED else ""
+        holder = name_of(one.holder or "") if one.state is MachineState.LEASED else ""
         seconds = f"{max(at - one.moved_at.timestamp(), 0.0):.0f}"
         table.add_row(one.machine_id, one.state.value, holder, str(one.n_uses), seconds)
     if len(machines) > MAX_MACHINES:

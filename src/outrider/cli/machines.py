@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.cli.machine_settings import MachineSettings
+from outrider.core.bounds import MAX_SECONDS
 from outrider.core.errors import InvalidInput
 from outrider.core.machine import MachineRecord, MachineState
 from outrider.core.settings import settings_of
@@ -20,9 +21,10 @@ from outrider.pool.service.host import hosted_pool
 from outrider.pool.service.place import PoolFacts, PoolPlace, pools_on_host
 from outrider.pool.spec import DEFAULT_PROVIDER, LISTED, MachineSpec
 from outrider.runner.attempt import StageLimits
+from outrider.runner.kit import EpisodeSpec
 from outrider.runner.machines import SupplySpec, own_pool
 from outrider.runner.supervisor import Launcher, process_launcher, task_launcher
-from outrider.store import Store
+from outrider.store import Store, StoreUrl
 
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
@@ -39,8 +41,9 @@ AROUND_SECONDS = 900.0
 """What setting up, scoring and closing take besides the rollout's own time, at the most."""
 
 LEAST_WAIT_SECONDS = 600.0
+LONGEST_WAIT_SECONDS = MAX_SECONDS / 2
 MAX_FAILURES = 3
-"""If none of the first machines can be made, the run stops after so many."""
+"""The run stops after this many failures to make a machine, if none was ever made."""
 
 _NO_IMAGE = "desktops are made of what this host has installed"
 
@@ -118,7 +121,9 @@ def supply_spec(demand: Demand | None, cluster: "Cluster | None" = None) -> Supp
         pool=pool,
         is_shared=settings.are_shared,
         run=demand.run,
-        wait_seconds=max(LEAST_WAIT_SECONDS, (n_turns - 1) * pool.max_hold_seconds + pool.create_seconds),
+        wait_seconds=min(
+            max(LEAST_WAIT_SECONDS, (n_turns - 1) * pool.max_hold_seconds + pool.create_seconds), LONGEST_WAIT_SECONDS
+        ),
     )
 
 
@@ -131,7 +136,7 @@ def _pool_config(demand: Demand) -> PoolConfig:
     values = {
         "name": settings.pool_name or f"{demand.run}@{socket.gethostname()}-{digest}",
         "n_machines": settings.num_vms if settings.use_vm_pool else demand.n_own,
-        "max_hold_seconds": demand.hold_seconds,
+        "max_hold_seconds": min(demand.hold_seconds, MAX_SECONDS),
         **settings.pool,
     }
     if settings.pool_name is not None:
@@ -142,6 +147,13 @@ def _pool_config(demand: Demand) -> PoolConfig:
 def n_shares_of(demand: Demand, pool: PoolConfig, cluster: "Cluster") -> int:
     """Into how many pools the machines are divided: one a node, and none without machines or workers."""
     return min(len(cluster.working_nodes), pool.n_machines, demand.n_workers)
+
+
+def n_pools_of(demand: Demand | None, cluster: "Cluster | None") -> int:
+    """How many processes on the nodes of a cluster open the store beside the workers: one a pool of machines."""
+    if demand is None or cluster is None or not demand.settings.use_vm_pool or demand.settings.pool_name is not None:
+        return 0
+    return n_shares_of(demand, _pool_config(demand), cluster)
 
 
 def limits_on_machines(limits: StageLimits, supply: SupplySpec | None) -> StageLimits:
@@ -196,10 +208,12 @@ async def open_machines(
     store: Store,
     say: Callable[[str], None],
     cluster: "Cluster | None" = None,
+    *,
+    url: StoreUrl,
 ) -> AsyncIterator["MachinePool | Shares | None"]:
     """The pool that the workers of the job share, once it has its first machine; None if they share none of ours.
 
-    On a cluster it is several, one for each node.
+    On a cluster it is several, one for each node, which open the store by `url`.
     """
     if demand is None or supply is None or not supply.is_shared or demand.settings.pool_name is not None:
         yield None
@@ -208,7 +222,7 @@ async def open_machines(
         from outrider.cluster.rollouts.shares import open_shares  # noqa: PLC0415 takes its time, and few need it
 
         n_shares = n_shares_of(demand, supply.pool, cluster)
-        async with open_shares(cluster, supply, store.url, n_shares=n_shares, on_line=say) as shares:
+        async with open_shares(cluster, supply, url, n_shares=n_shares, on_line=say) as shares:
             yield shares
         return
     async with hosted_pool(supply.machines, supply.pool, journal=store) as pool:
@@ -216,6 +230,16 @@ async def open_machines(
         seconds = supply.pool.create_seconds + supply.pool.probe_seconds
         await pool.wait_until_ready(1, deadline=seconds, max_failures=MAX_FAILURES)
         yield pool
+
+
+def fits_in_process(episodes: EpisodeSpec, n_workers: int, store_url: StoreUrl | None) -> bool:
+    """Whether the workers can be tasks of the command's own process, which starts sooner.
+
+    A user's own code gets a process, which can be ended if the code blocks it; but for a store that no other process
+    can open.
+    """
+    in_memory = store_url is not None and store_url.scheme == "memory"
+    return n_workers == 1 and (episodes.is_built_in or in_memory)
 
 
 def launcher_of(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from outrider.cli.console import echo
+from outrider.cli.output import echo
 from outrider.cli.signals import listening
 from outrider.core.errors import InvalidInput, StoreError
 from outrider.core.loops import run_to_end
@@ -48,7 +48,8 @@ ray_option = click.option(
     flag_value="",
     default=None,
     metavar="[ADDRESS]",
-    help="Workers are actors of this Ray cluster; without ADDRESS: that of RAY_ADDRESS, or a Ray of its own, here.",
+    help="Run workers as actors of this Ray cluster. Without ADDRESS: the one in RAY_ADDRESS, or one that is "
+    "started here for this command.",
 )
 cpus_option = click.option(
     "--cpus-per-worker", type=float, default=None, metavar="CPUS", help="What Ray reserves for a worker.  [default: 0]"
@@ -100,10 +101,12 @@ async def known(store: Store, rollout_ids: tuple[str, ...]) -> tuple[Rollout, ..
 def on_cluster(
     address: str | None, store_url: StoreUrl | None, cpus_per_worker: float
 ) -> "AbstractContextManager[Cluster | None]":
-    """The Ray cluster that a command was told to use, if it was; starting one takes seconds, so it is said.
+    """The Ray cluster that a command was given with `--ray`, if any. Starting one takes seconds, and is announced.
 
     Without a store, the job makes one in its own folder.
     """
+    if cpus_per_worker < 0:
+        raise InvalidInput(f"cpus_per_worker is {cpus_per_worker}; give 0 or more")
     if address is None:
         if cpus_per_worker:
             raise InvalidInput("--cpus-per-worker is what Ray reserves for a worker; it needs --ray")
@@ -114,6 +117,6 @@ def on_cluster(
 
 
 def spread_of(n_workers: int, cluster: "Cluster") -> str:
-    """So many workers on so many nodes, in words."""
+    """The numbers of workers and nodes, in words."""
     n_nodes = len(cluster.working_nodes)
     return f"{n_workers} worker{'s' * (n_workers != 1)} on {n_nodes} node{'s' * (n_nodes != 1)} of Ray"

@@ -2,8 +2,8 @@
 
 import click
 
-from outrider.cli.console import echo, print_json
 from outrider.cli.options import json_option, run
+from outrider.cli.output import echo, print_json
 from outrider.cli.run_options import MACHINES, given_machines
 from outrider.core.errors import InvalidInput
 from outrider.store import StoreUrl
@@ -42,7 +42,7 @@ def ls(*, store_url: StoreUrl | None, name: str | None, machine_id: str | None, 
 
     if machine_id is not None:
         if store_url is None:
-            raise InvalidInput("--moves needs --store: moves stand in the journal of a store")
+            raise InvalidInput("--moves needs --store: a store's journal keeps the moves")
         run(show_moves(store_url, name, machine_id, as_json=as_json))
     elif store_url is not None:
         run(show_machines(store_url, name, as_json=as_json))
@@ -51,7 +51,7 @@ def ls(*, store_url: StoreUrl | None, name: str | None, machine_id: str | None, 
 
 
 @command.command("serve")
-@click.option("--name", default="default", show_default=True, help="Under which runs find it: --pool-name NAME.")
+@click.option("--name", default="default", show_default=True, help="Name of the pool; runs use it by --pool-name NAME.")
 @journal_option
 def serve(*, name: str, store_url: StoreUrl | None, **flags: object) -> None:
     """Keep a pool of machines that several runs on this host share, in turns.

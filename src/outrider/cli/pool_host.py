@@ -5,8 +5,9 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
-from outrider.cli.console import Console, echo, print_json
+from outrider.cli.console import Console
 from outrider.cli.options import opened
+from outrider.cli.output import echo, print_json
 from outrider.cli.pool_journal import machine_table
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.pool.service.client import PoolClient

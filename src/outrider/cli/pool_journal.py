@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.console import Console, print_json
+from outrider.cli.console import Console
 from outrider.cli.options import opened
+from outrider.cli.output import print_json
 from outrider.core.errors import InvalidInput
 from outrider.core.machine import MachineMove, MachineRecord, MachineState, PoolRecord
 from outrider.core.page import Page

@@ -11,10 +11,11 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from outrider.cli.console import Console, echo
+from outrider.cli.console import Console
 from outrider.cli.machine_settings import MachineSettings
 from outrider.cli.machines import MAX_FAILURES, OSWORLD, machine_spec
 from outrider.cli.options import opened
+from outrider.cli.output import echo
 from outrider.cli.pool_journal import machine_table
 from outrider.cli.signals import listening
 from outrider.core.settings import settings_of

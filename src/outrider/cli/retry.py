@@ -1,24 +1,25 @@
 """`outrider retry`."""
 
-import re
-
 import click
 from msgspec.structs import replace
 
-from outrider.cli.console import echo, print_json
 from outrider.cli.options import check_tag, json_option, known, opened, run, store_option, tag_option
+from outrider.cli.output import echo, print_json
+from outrider.core.crash_points import reached
 from outrider.core.errors import InvalidInput
 from outrider.core.ledger import LEDGER_KEY
 from outrider.core.rollout import Rollout, RolloutRequest
-from outrider.core.status import RolloutStatus
+from outrider.core.status import FINAL, RolloutStatus
+from outrider.evaluate.plan import RUN_KEY
+from outrider.evaluate.retries import next_retry
 from outrider.store import Store, StoreUrl
 
-_RETRY = re.compile(r"^(?P<first>.*)~(?P<number>\d+)$")
+PAGE = 500
 
 
 @click.command("retry")
 @click.argument("rollout_ids", nargs=-1, metavar="[ROLLOUT]...")
-@click.option("--failed", is_flag=True, help="All that failed and were not retried yet.")
+@click.option("--failed", is_flag=True, help="Every rollout that failed and was not retried yet.")
 @tag_option
 @store_option
 @json_option
@@ -27,6 +28,7 @@ def command(*, rollout_ids: tuple[str, ...], failed: bool, tag: str | None, stor
 
     What has ended stays as it is; the new rollout has the id of the old one with ~1, ~2, … behind it and names it in
     its metadata as `retry_of`. Repeating the command adds nothing. Members of groups are left to their scheduler.
+    In a run of `outrider run`, which `--resume` goes on with, a retry counts in the place of the sample it repeats.
     """
     if bool(rollout_ids) == failed:
         raise click.UsageError("name rollouts, or give --failed")
@@ -56,19 +58,30 @@ async def _retry(store_url: StoreUrl, rollout_ids: tuple[str, ...], tag: str | N
         return await store.enqueue_many_rollouts(await _new_ones(store, chosen))
 
 
+async def retry_failed_of(store: Store, run: str, *, tag: str | None) -> tuple[Rollout, ...]:
+    """Run the samples of a run again that have failed, were cancelled, or ended without a score."""
+    chosen: list[Rollout] = []
+    offset = 0
+    while ended := (await store.query_rollouts(status_in=FINAL, tag=tag, limit=PAGE, offset=offset)).items:
+        offset += len(ended)
+        chosen += (
+            rollout
+            for rollout in ended
+            if rollout.metadata.get(RUN_KEY) == run
+            and (rollout.status is not RolloutStatus.SUCCEEDED or rollout.reward is None)
+        )
+    retries = await store.enqueue_many_rollouts(await _new_ones(store, tuple(chosen)))
+    reached("run.retries_enqueued")
+    return retries
+
+
 async def _new_ones(store: Store, chosen: tuple[Rollout, ...]) -> list[RolloutRequest]:
     """Requests for those that have no retry in the store yet."""
-    requests = {_next_id(rollout.rollout_id): rollout for rollout in chosen}
+    requests = {next_retry(rollout.rollout_id): rollout for rollout in chosen}
     existing = await store.query_rollouts(rollout_ids=tuple(requests))
     for rollout in existing:
         del requests[rollout.rollout_id]
     return [replace(_request(rollout), rollout_id=new_id) for new_id, rollout in requests.items()]
-
-
-def _next_id(rollout_id: str) -> str:
-    if match := _RETRY.match(rollout_id):
-        return f"{match['first']}~{int(match['number']) + 1}"
-    return f"{rollout_id}~1"
 
 
 def _request(rollout: Rollout) -> RolloutRequest:

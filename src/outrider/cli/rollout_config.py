@@ -8,7 +8,9 @@ import msgspec
 
 from outrider.cli.kept_settings import settings_to_keep, with_hidden
 from outrider.cli.machine_settings import HOW_FAST, MachineSettings
+from outrider.cli.model_settings import FurtherPolicySettings, check_model_settings
 from outrider.cli.run_config import env_setting
+from outrider.core.bounds import Amount, Count, Pixels, PositiveCount, PositiveSeconds, Seconds, Share, Temperature
 from outrider.core.errors import InvalidInput
 from outrider.core.files import write_private_whole
 from outrider.core.settings import read_yaml, settings_of
@@ -16,24 +18,24 @@ from outrider.store import StoreUrl
 from outrider.train.config import SchedulerConfig
 
 
-class NamedPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy beside the run's own, which agents ask by its name. Without `base_urls`, it is served as that is."""
+class NamedPolicy(FurtherPolicySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A policy of a run beside its own. Without `base_urls`, it is served as that is."""
 
-    model: str
     base_urls: tuple[str, ...] = ()
-    api_key_env: tuple[str, ...] = ()
 
 
 class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a scheduler, who plays, and the trainer that stands in for a real one.
 
-    `steps` counts from the beginning of a run, however often it was resumed. With one worker, all environments are in
-    this process; more are processes of their own, with up to `max_env_num_per_worker` environments each.
+    `steps` counts from the beginning of a run, however often it was resumed. One worker has all environments, in this
+    process if agents and environments are built in; more are processes, with up to `max_env_num_per_worker` each.
+    `max_block` is how long an agent may block a worker process before that is replaced.
     `train_seconds` is how long the stand-in trains on a batch, `sync_seconds` how long model calls are paused while it
     brings a new version to the servers. Every `validate_every` steps the validation environments are played.
+    With `fail_fast`, the run stops if its first members share a failure that another try does not change.
     With `ray`, the address of a Ray cluster, workers are actors there; empty, it is the one of RAY_ADDRESS, or one that
     is started here for the run. Each reserves `cpus_per_worker`. From `use_vm_pool` on they are `MachineSettings`, for
-    tags that act on machines.
+    tags that act on machines. `pass_env` are variables with keys that agents find in their environment.
     """
 
     model: str = "builtin:random"
@@ -41,33 +43,43 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
     api_key_env: tuple[str, ...] = ()
     policies: Mapping[str, NamedPolicy] = {}
     agent: str = "chat"
+    pass_env: tuple[str, ...] = ()
     team: Mapping[str, Any] = {}
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    max_turns: int | None = None
-    max_context_tokens: int | None = None
-    max_retries: int = 3
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    top_k: PositiveCount | None = None
+    max_tokens: PositiveCount | None = None
+    stop: tuple[str, ...] = ()
+    reasoning_effort: str | None = None
+    extra_body: Mapping[str, Any] = {}
+    headers: Mapping[str, str] = {}
+    no_check: bool = False
+    max_turns: PositiveCount | None = None
+    max_context_tokens: PositiveCount | None = None
+    max_retries: Count = 3
+    silence_seconds: PositiveSeconds | None = None
 
-    steps: int = 20
-    workers: int | None = None
+    fail_fast: bool = True
+    steps: PositiveCount = 20
+    workers: PositiveCount | None = None
+    max_block: PositiveSeconds | None = None
     ray: str | None = None
-    cpus_per_worker: float = 0.0
-    train_seconds: float = 0.0
-    sync_seconds: float = 0.0
-    validate_every: int | None = None
+    cpus_per_worker: Amount = 0.0
+    train_seconds: Seconds = 0.0
+    sync_seconds: Seconds = 0.0
+    validate_every: PositiveCount | None = None
     store: StoreUrl | None = None
     output_dir: str = "results"
     name: str | None = None
 
     # As MachineSettings has them: a Struct cannot have two others as its bases.
     use_vm_pool: bool = False
-    num_vms: int = 3
+    num_vms: PositiveCount = 3
     pool_name: str | None = None
     path_to_vm: str | None = None
     provider_name: str | None = None
-    screen_width: int | None = None
-    screen_height: int | None = None
+    screen_width: Pixels | None = None
+    screen_height: Pixels | None = None
     headless: bool = False
     snapshot_name: str | None = None
     machine: Mapping[str, Any] = {}
@@ -75,13 +87,7 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
 
     def __post_init__(self) -> None:
         SchedulerConfig.__post_init__(self)
-        for name in ("steps", "workers", "validate_every", "max_turns", "max_tokens", "max_context_tokens", "num_vms"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidInput(f"{name} is {value}; give 1 or more")
-        for name in ("train_seconds", "sync_seconds", "max_retries", "cpus_per_worker"):
-            if not getattr(self, name) >= 0:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; give 0 or more")
+        check_model_settings(self)
         if self.validate_every is not None and self.val_env_manager is None:
             raise InvalidInput("validate_every is given, but no val_env_manager; say which environments validate")
 
@@ -121,8 +127,9 @@ class RolloutSettings(SchedulerConfig, frozen=True, kw_only=True, forbid_unknown
 
 MAY_CHANGE = frozenset({
     "steps", "workers", "train_seconds", "sync_seconds", "validate_every", "output_dir", "name", "base_urls",
-    "api_key_env", "max_retries", "turn_seconds", "trajectory_seconds", "batch_seconds", "hedge_seconds", "max_refills",
-    "max_buffer_bytes", "ray", "cpus_per_worker", *HOW_FAST,
+    "api_key_env", "max_retries", "silence_seconds", "turn_seconds", "trajectory_seconds", "batch_seconds",
+    "hedge_seconds", "max_refills", "max_buffer_bytes", "no_check", "pass_env", "ray", "cpus_per_worker", "fail_fast",
+    "max_block", *HOW_FAST,
 })  # fmt: skip
 """Settings that a run may be gone on with changed: they say how fast and how far it goes, not what is trained on."""
 
@@ -160,8 +167,9 @@ def check_same(begun: RolloutSettings, now: RolloutSettings, run: str) -> None:
 
 def _comparable(settings: RolloutSettings) -> RolloutSettings:
     """Without what may change inside other settings: secrets, and where further policies are served."""
-    models = {name: NamedPolicy(model=policy.model) for name, policy in settings.policies.items()}
-    kept = settings_to_keep(msgspec.structs.replace(settings, policies=models))
+    replace = msgspec.structs.replace
+    policies = {name: replace(policy, base_urls=(), api_key_env=()) for name, policy in settings.policies.items()}
+    kept = settings_to_keep(replace(settings, policies=policies))
     return settings_of(RolloutSettings, kept, "the settings")
 
 

@@ -1,6 +1,9 @@
 """The folder of one `outrider rollout`: its settings, its store, its steps."""
 
+import fcntl
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +17,7 @@ from outrider.core import wire
 from outrider.core.crash_points import reached
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
-from outrider.core.files import private
+from outrider.core.files import append_whole, explaining_disk, private
 from outrider.store import StoreUrl
 from outrider.train.timeline import Mark, MarkKind
 
@@ -39,20 +42,38 @@ class RolloutFolder:
     def store_url(self, settings: RolloutSettings) -> StoreUrl:
         return settings.store or StoreUrl(f"sqlite:///{self.path / STORE_FILE}")
 
-    def note(self, step: Step) -> None:
-        """Write down a step that was trained on. One whose line is lost in a crash is still in the store."""
-        with open(self.path / STEPS_FILE, "a", encoding="utf-8", opener=private) as file:
-            file.write(wire.to_json(step) + "\n")
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Show that the run is under way, for as long as the block or its process lasts; `outrider ls` looks."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # not exclusive: another process may take the run over
+            yield
+        finally:
+            os.close(descriptor)
 
-    def marks(self) -> Iterator[Mark]:
-        """When batches were delivered and versions published, as noted."""
+    def note(self, step: Step) -> None:
+        """Write down a step that was trained on. One whose line is lost in a crash is still in the store.
+
+        Raises `StoreUnavailable` if the disk is full; it may be noted again.
+        """
+        path = self.path / STEPS_FILE
+        with explaining_disk(path), open(path, "ab", buffering=0, opener=private) as file:
+            append_whole(file.fileno(), (wire.to_json(step) + "\n").encode())
+
+    def steps(self) -> Iterator[Step]:
+        """The steps that are written down."""
         path = self.path / STEPS_FILE
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         for line in lines:
             try:
-                step = from_json(line, Step)
+                yield from_json(line, Step)
             except msgspec.DecodeError:  # the end of a line that a crash cut off
                 continue
+
+    def marks(self) -> Iterator[Mark]:
+        """When batches were delivered and versions published, as noted."""
+        for step in self.steps():
             yield Mark(kind=MarkKind.DELIVERED, at=step.delivered_at, batch=step.batch, label=f"batch {step.batch}")
             yield Mark(kind=MarkKind.PUBLISHED, at=step.published_at, batch=step.batch, label=f"v{step.published}")
 

@@ -1,8 +1,9 @@
 """From the settings of `outrider rollout` to what its parts take, and what is checked before anything starts."""
 
 import asyncio
+import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,18 +22,20 @@ from outrider.cli.machines import (
     uses_machines,
     without_effect,
 )
+from outrider.cli.model_settings import sampling_of, silence_seconds
 from outrider.cli.rollout_config import RolloutSettings
+from outrider.cli.run_setup import notes_on_fields
 from outrider.core.errors import InvalidInput
 from outrider.core.memory import available_bytes
 from outrider.core.secret import bare
 from outrider.core.task import Task
 from outrider.env import needs_of
 from outrider.env.registry import GYMNASIUM, bundled_tasks, environments_of
-from outrider.evaluate.benchmark import read_benchmark
-from outrider.policy import Sampling
+from outrider.evaluate.benchmark import Reading, read_benchmark
+from outrider.policy.probing import token_warning
 from outrider.policy.spec import PolicySpec, further_policy
 from outrider.runner import RunnerConfig, StageLimits
-from outrider.runner.kit import EnvironmentSpec, EpisodeSpec, check_episodes
+from outrider.runner.kit import EnvironmentSpec, EpisodeSpec, check_environments, check_episodes, check_policies, joined
 from outrider.runner.machines import SupplySpec
 from outrider.runner.worker import WorkerSpec
 from outrider.store import StoreUrl
@@ -121,15 +124,23 @@ def episode_spec(
         base_urls=settings.base_urls,
         api_key_env=settings.api_key_env,
         max_retries=settings.max_retries,
+        silence_seconds=silence_seconds(settings.silence_seconds, within=settings.turn_seconds),
         max_concurrency=settings.n_slots,
+        extra_body=settings.extra_body,
+        headers=settings.headers,
     )
     policies = {
-        name: further_policy(policy, each.model, each.base_urls, each.api_key_env)
+        name: further_policy(
+            policy,
+            each.model,
+            base_urls=each.base_urls,
+            api_key_env=each.api_key_env,
+            extra_body=each.extra_body,
+            headers=each.headers,
+        )
         for name, each in settings.policies.items()
     }
-    sampling = Sampling(
-        temperature=settings.temperature, top_p=settings.top_p, max_tokens=settings.max_tokens, logprobs=True
-    )
+    sampling = sampling_of(settings, logprobs=True)
     return EpisodeSpec(
         agent=settings.agent,
         team=settings.team,
@@ -137,6 +148,7 @@ def episode_spec(
         policies=policies,
         environments={tag: replace(spec, on_machines=spec.name in acting) for tag, spec in environments.items()},
         sampling=sampling,
+        sampling_of={name: sampling_of(each, run=sampling) for name, each in settings.policies.items()},
         max_turns=settings.max_turns,
         max_context_tokens=settings.max_context_tokens,
         supply=supply,
@@ -157,12 +169,16 @@ def worker_spec(
         tags=settings.tags,
         grace_seconds=GRACE_SECONDS,
         limits=limits_on_machines(limits, supply),
+        fail_fast=settings.fail_fast,
     )
+    if settings.max_block is not None:
+        config = dataclasses.replace(config, max_block_seconds=settings.max_block)
     return WorkerSpec(
         store_url=store_url,
         episodes=episode_spec(settings, demand, supply),
         config=config,
         tells_claims=False,
+        pass_env=settings.pass_env,
     )
 
 
@@ -176,8 +192,8 @@ async def check(
     check_places(demand, cluster)
     supply = supply_spec(demand)
     spec = episode_spec(settings, demand, supply)
-    await check_episodes(replace(spec, environments={}))
-    tasks = {}
+    await check_episodes(replace(spec, environments={}), ask_servers=False)
+    probes, tasks = [], {}
     for tag, environment in spec.environments.items():
         alone = replace(
             spec,
@@ -187,9 +203,10 @@ async def check(
         )
         try:
             tasks[tag] = await asyncio.to_thread(tasks_of, environment.name, settings.env_of(tag), seed=settings.seed)
-            await check_episodes(alone, tasks[tag] or [Task(task_id=tag)])
+            probes.append(await check_environments(alone, tasks[tag] or [Task(task_id=tag)]))
         except InvalidInput as exc:
             raise InvalidInput(f"tag {tag}: {exc}") from exc
+    await check_policies(spec, joined(probes), ask_servers=not settings.no_check)
     available, n_nodes = available_bytes(), 1 if cluster is None else len(cluster.working_nodes)
     check_memory(settings, None if available is None else available * n_nodes, demand)
     if is_new:  # else its pool takes over machines that are there, and checks for the rest
@@ -200,7 +217,7 @@ async def check(
 def tasks_of(environment: str, custom: CustomEnv, *, seed: int) -> list[Task]:
     """The tasks of a tag: those of its file, or those that come with the environment; none if it makes its own."""
     if custom.tasks is not None:
-        return read_benchmark(custom.tasks)
+        return read_benchmark(custom.tasks, reading=Reading(by_form=":" not in environment))
     try:
         found = bundled_tasks(environment, seed=seed)
     except InvalidInput as exc:
@@ -235,6 +252,15 @@ def _size(n_bytes: float) -> str:
     return f"{n_bytes:,.0f} TiB"
 
 
+async def token_warnings(settings: RolloutSettings) -> list[str]:
+    """Which of the policies give no tokens to train on, each asked once."""
+    spec = episode_spec(settings)
+    assert spec.policy is not None
+    policies = dict.fromkeys([spec.policy, *spec.policies.values()])
+    found = await asyncio.gather(*map(token_warning, policies))
+    return [warning for warning in found if warning is not None]
+
+
 def notes(settings: RolloutSettings, demand: Demand | None = None) -> list[str]:
     """What is allowed, and should be known."""
     found = [*warnings_of(settings), *_idle_settings(settings.machine_settings, demand)]
@@ -246,6 +272,16 @@ def notes(settings: RolloutSettings, demand: Demand | None = None) -> list[str]:
             f"at once; --workers {needed} or a greater max_env_num_per_worker runs all"
         )
     return found
+
+
+def notes_on_tasks(settings: RolloutSettings, tasks: Mapping[str, Sequence[Task]]) -> list[str]:
+    """What the user should know about fields of a tag's file that nothing reads."""
+    return [
+        f"tag {tag}: {note}"
+        for tag, found in tasks.items()
+        if settings.env_of(tag).tasks is not None
+        for note in notes_on_fields(environment_spec(tag, settings.env_of(tag)).name, found)
+    ]
 
 
 def _idle_settings(machines: MachineSettings, demand: Demand | None) -> list[str]:

@@ -15,12 +15,15 @@ from outrider.store import Store
 from outrider.train.delivery import RolloutBatch
 from outrider.train.scheduler import RolloutScheduler
 
+TEXT = "text"
+"""The fate of tokens that were delivered and could not be trained on."""
+
 
 class Step(Struct, frozen=True, kw_only=True):
     """One step of training: the batch it took, what came with it, and what a trainer finds in it.
 
     `step` counts from 1, `batch` and `version` from 0; `version` is the policy's before the step. `tokens` are those
-    that found their fate since the batch before.
+    that found their fate since the batch before; of those in the batch, `text` are known as text only.
     """
 
     step: int
@@ -34,12 +37,14 @@ class Step(Struct, frozen=True, kw_only=True):
     wait_seconds: float
     staleness_mean: float
     staleness_max: int
-    tokens: Mapping[Fate, int]
+    tokens: Mapping[str, int]
     in_loss: int
     """Tokens that the batch has in the loss."""
     masked: int
     text: int
     """Tokens that are known as text only, so that no loss can be had of them."""
+    without_logprobs: int = 0
+    """Tokens in the loss whose log-probability is not known."""
     zero_advantage: float
     """The share of rows that teach nothing, since their advantage is 0."""
     metrics: Mapping[str, float]
@@ -79,7 +84,7 @@ class StandInTrainer:
             n_trajectories=len(batch),
             n_samples=len(batch.batch.samples),
             wait_seconds=wait_seconds,
-            tokens=batch.tokens,
+            tokens=token_fates(batch.tokens, n_text=lessons["text"]),
             metrics=batch.metrics,
             delivered_at=delivered_at,
             published_at=utc(self._clock.time()),
@@ -111,8 +116,19 @@ def _lessons(batch: RolloutBatch) -> dict[str, Any]:
         "in_loss": int(arrays["loss_mask"].sum()),
         "masked": account.masked,
         "text": account.text,
+        "without_logprobs": account.without_logprobs,
         "zero_advantage": float((advantages == 0).mean()) if len(advantages) else 1.0,
     }
+
+
+def token_fates(tokens: Mapping[Fate, int], *, n_text: int) -> dict[str, int]:
+    """Tokens by fate, where `n_text` of those in batches could not be trained on, since their ids are missing."""
+    n_delivered = tokens.get(Fate.TRAINED, 0)
+    n_text = min(n_text, n_delivered)
+    fates: dict[str, int] = {fate.value: tokens[fate] for fate in Fate if fate in tokens}
+    if n_text:
+        fates |= {Fate.TRAINED.value: n_delivered - n_text, TEXT: n_text}
+    return fates
 
 
 async def n_steps_done(store: Store, ledger: str) -> int:

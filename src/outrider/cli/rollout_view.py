@@ -10,11 +10,12 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.console import Console, echo, print_json
+from outrider.cli.console import Console
 from outrider.cli.ledgers import counts_text
 from outrider.cli.live import LiveBar
 from outrider.cli.machine_view import machine_counts, machines_table
-from outrider.cli.rollout_trainer import Step
+from outrider.cli.output import echo, print_json
+from outrider.cli.rollout_trainer import TEXT, Step, token_fates
 from outrider.cli.run_view import Pace, Rates
 from outrider.core.account import Fate
 from outrider.core.clock import utc
@@ -42,6 +43,8 @@ class Moment:
     n_slots: int
     n_ended: int
     """Trajectories that were trained on."""
+    n_text: int = 0
+    """Their tokens that are known as text only."""
     status: SchedulerStatus
     reading: Reading
     machines: Sequence[MachineRecord] = ()
@@ -116,7 +119,7 @@ class LiveRolloutView(LiveBar):
     def update(self, now: Moment) -> None:
         rates = self._pace.add(now)
         machines = machines_table(now.machines, now.at)
-        self.show(now.n_done, now.n_steps, moment_table(now, self._latest, rates), *_blocking(now), *machines)
+        self.show(now.at, now.n_done, now.n_steps, moment_table(now, self._latest, rates), *_blocking(now), *machines)
 
 
 def moment_table(now: Moment, latest: Step | None, rates: Rates) -> Table:
@@ -131,7 +134,8 @@ def moment_table(now: Moment, latest: Step | None, rates: Rates) -> Table:
         table.add_row("machines", Text(", ".join(counts)))
     dropped = ((f"dropped as {fate}", n) for fate, n in status.dropped.items())
     table.add_row("groups", counts_text((("open", status.n_opened), ("complete", status.n_complete), *dropped)))
-    table.add_row("tokens", counts_text((fate, status.tokens.get(fate, 0)) for fate in Fate))
+    fates = token_fates({fate: status.tokens.get(fate, 0) for fate in Fate}, n_text=now.n_text)
+    table.add_row("tokens", counts_text((fate_text(fate), n) for fate, n in fates.items()))
     staleness = "" if latest is None else f", staleness {latest.staleness_mean:.2f} (at most {latest.staleness_max})"
     table.add_row("policy", Text(f"version {status.version}{staleness}"))
     table.add_row("rate", Text(f"{rates.calls:,.1f} calls/s, {rates.tokens:,.0f} tokens/s"))
@@ -169,13 +173,20 @@ def waiting_text(now: Moment) -> str:
 
 def step_text(step: Step) -> str:
     """A step in a line."""
-    others = counts_text((fate, n) for fate, n in step.tokens.items() if n and fate is not Fate.TRAINED)
+    others = counts_text((fate, n) for fate, n in step.tokens.items() if n and fate not in (Fate.TRAINED, TEXT))
     lost = f" ({others})" if others else ""
+    text = f" (⚠ {step.text:,} {fate_text(TEXT)}, nothing is learnt of them)" if step.text else ""
+    if step.without_logprobs:
+        text += f" (⚠ {step.without_logprobs:,} of them without log-probability)"
     return (
         f"step {step.step}: reward {step.reward:.3f} of {step.n_trajectories} in {len(step.groups)} groups, "
         f"waited {step.wait_seconds:.2f} s, staleness {step.staleness_mean:.2f} (at most {step.staleness_max}), "
-        f"{step.in_loss:,} tokens in the loss{lost}, now version {step.published}"
+        f"{step.in_loss:,} tokens in the loss{lost}{text}, now version {step.published}"
     )
+
+
+def fate_text(fate: str) -> str:
+    return "as text only" if fate == TEXT else fate
 
 
 def validation_text(result: ValidationResult) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from outrider.cli.run_config import MAPPINGS, RunConfig, env_setting, policy_setting
+from outrider.cli.run_config import MAPPINGS, RunConfig, env_setting, header_setting, policy_settings
 from outrider.core.secret import Secret
 
 Option = Callable[[Any], Any]
@@ -14,20 +14,28 @@ Option = Callable[[Any], Any]
 _DEFAULTS = RunConfig()
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def setting(name: str, kind: Any, text: str, **attributes: Any) -> Option:
     """A flag for one setting. Its default stands in `RunConfig`, so that a configuration file can give it too."""
     default = getattr(_DEFAULTS, name)
     shown = "" if default in (None, (), "", False) or isinstance(default, Secret) else f"  [default: {default}]"
-    flag = f"--{name.replace('_', '-')}"
-    return click.option(flag, name, type=kind, default=None, help=text + shown, **attributes)
+    return click.option(_flag(name), name, type=kind, default=None, help=text + shown, **attributes)
 
 
 def flag(name: str, text: str) -> Option:
-    return click.option(f"--{name.replace('_', '-')}", name, is_flag=True, default=None, help=text)
+    return click.option(_flag(name), name, is_flag=True, default=None, help=text)
+
+
+def switch_off(name: str, text: str) -> Option:
+    """`--no-NAME`, for a setting that is on by default."""
+    return click.option(f"--no-{name.replace('_', '-')}", name, flag_value=False, default=None, help=text)
 
 
 def mapping(name: str, text: str) -> Option:
-    return click.option(f"--{name}", name, multiple=True, metavar="NAME=VALUE", help=text)
+    return click.option(_flag(name), name, multiple=True, metavar="NAME=VALUE", help=text)
 
 
 MACHINES = (
@@ -35,10 +43,12 @@ MACHINES = (
     setting(
         "provider_name", str, "desktop, qemu, browser, docker, process, attach, vmware, virtualbox, aws, or your own."
     ),
-    setting("path_to_vm", str, "What machines are made of: image, folder, or host:port, as the provider has it."),
+    setting(
+        "path_to_vm", str, "What machines are made from: an image, a folder or host:port, depending on the provider."
+    ),
     setting("snapshot_name", str, "Snapshot that machines are reset to."),
-    setting("screen_width", int, "Pixels.  [default: 1920, or as the machine has it]"),
-    setting("screen_height", int, "Pixels.  [default: 1080, or as the machine has it]"),
+    setting("screen_width", int, "Pixels.  [default: 1920 on a desktop, else as the machine has it]"),
+    setting("screen_height", int, "Pixels.  [default: 1080 on a desktop, else as the machine has it]"),
     flag("headless", "Machines open no window on this host."),
     mapping("machine", "A setting of the provider."),
     mapping("pool", "A setting of the pool, such as max_uses=20."),
@@ -55,7 +65,8 @@ BORROWED = (
 
 def given_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run among the values of a command's options."""
-    return _given(flags, MAPPINGS) | {"policies": dict(map(policy_setting, flags.get("policies") or ()))}
+    given = _given(flags, MAPPINGS) | {"policies": policy_settings(flags.get("policies") or ())}
+    return given | {"headers": dict(map(header_setting, flags.get("headers") or ()))}
 
 
 def given_machines(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +77,8 @@ def given_machines(flags: Mapping[str, Any]) -> dict[str, Any]:
 def _given(flags: Mapping[str, Any], mappings: tuple[str, ...]) -> dict[str, Any]:
     given = {name: value for name, value in flags.items() if name not in mappings and value not in (None, ())}
     texts = {name: flags.get(name) or () for name in mappings}
-    return given | {name: dict(env_setting(text, f"--{name}") for text in texts[name]) for name in mappings}
+    read = [name for name in mappings if name != "headers"]
+    return given | {name: dict(env_setting(text, _flag(name)) for text in texts[name]) for name in read}
 
 
 class SectionedCommand(click.Command):

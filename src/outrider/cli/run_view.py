@@ -1,21 +1,25 @@
 """What `outrider run` shows while it runs: a live picture on a terminal, plain lines in a pipe."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from shlex import quote
 from typing import Protocol
 
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.console import Console, echo
+from outrider.cli.console import Console
 from outrider.cli.diagnosis import failure_text
+from outrider.cli.eta import TimeLeft, left_text
 from outrider.cli.live import LiveBar
 from outrider.cli.machine_view import machine_counts, machines_table, short
+from outrider.cli.output import echo
 from outrider.core.machine import MachineRecord
 from outrider.core.status import RolloutStatus
 from outrider.evaluate.results import ResultLine
+from outrider.evaluate.summary import SUCCESS_AT
 from outrider.runner.meter import Reading
 
 RATE_WINDOW_SECONDS = 10.0
@@ -23,7 +27,7 @@ PLAIN_SECONDS = 5.0
 """How often a plain view tells how far a long run is."""
 
 FEW = 50
-"""Up to so many rollouts, a plain view tells the end of each."""
+"""A plain view tells the end of each rollout in runs of up to this many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,8 @@ class Progressing:
     slowest: Sequence[tuple[str, float]] = ()
     """Running rollouts and for how many seconds they have run, the longest first."""
     machines: Sequence[MachineRecord] = ()
+    name_of: Callable[[str], str] = short
+    """What people call a rollout."""
     n_waiting: int | None = None
     """Rollouts that wait for a machine; None: they share no pool that we know of."""
 
@@ -75,6 +81,8 @@ class Pace:
         self._moments: deque[Counted] = deque()
 
     def add(self, now: Counted) -> Rates:
+        if self._moments and now.at < self._moments[-1].at:
+            self._moments.clear()  # the wall clock has gone back
         self._moments.append(now)
         while len(self._moments) > 2 and now.at - self._moments[1].at >= self._window:  # noqa: PLR2004 first and last
             self._moments.popleft()
@@ -105,6 +113,7 @@ class PlainRunView:
     def __init__(self, *, to_stderr: bool = False) -> None:
         self._to_stderr = to_stderr
         self._pace = Pace()
+        self._left = TimeLeft()
         self._n_total = 0
         self._said_at: float | None = None
 
@@ -112,17 +121,20 @@ class PlainRunView:
         echo(text, err=self._to_stderr)
 
     def ended(self, line: ResultLine) -> None:
+        self._left.ended(line.seconds)
         if self._n_total <= FEW:
             self.line(ended_line(line))
 
     def update(self, now: Progressing) -> None:
         self._n_total = now.n_total
         rates = self._pace.add(now)
+        left = self._left.seconds(at=now.at, n_done=now.n_ended, n_total=now.n_total, n_running=now.n_running)
         if self._said_at is None:
             self._said_at = now.at
         if abs(now.at - self._said_at) >= PLAIN_SECONDS:  # the wall clock may go back
             self._said_at = now.at
-            self.line(f"{now.n_ended}/{now.n_total} {progress_text(now)}; {rates_text(rates, now)}")
+            parts = [f"{now.n_ended}/{now.n_total} {progress_text(now)}", rates_text(rates), left_text(left)]
+            self.line("; ".join(filter(None, parts)))
 
 
 class LiveRunView(LiveBar):
@@ -133,13 +145,15 @@ class LiveRunView(LiveBar):
         self._pace = Pace()
 
     def ended(self, line: ResultLine) -> None:
+        self._left.ended(line.seconds)
         if line.status is not RolloutStatus.SUCCEEDED:
             self.line(ended_line(line))
 
     def update(self, now: Progressing) -> None:
         rates = self._pace.add(now)
-        counts = Text(f"{progress_text(now)}; {rates_text(rates, now)}")
-        self.show(now.n_ended, now.n_total, counts, *_slowest_table(now), *machines_table(now.machines, now.at))
+        counts = Text(f"{progress_text(now)}; {rates_text(rates)}")
+        below = *_slowest_table(now), *machines_table(now.machines, now.at, now.name_of)
+        self.show(now.at, now.n_ended, now.n_total, counts, *below, n_running=now.n_running)
 
 
 @contextmanager
@@ -154,13 +168,20 @@ def open_run_view(*, as_json: bool) -> Iterator[RunView]:
 
 def ended_line(line: ResultLine) -> str:
     """How one rollout ended, in a line."""
-    name = short(line.rollout_id)
+    name = line.name
     if line.status is RolloutStatus.SUCCEEDED:
         reward = "no score" if line.reward is None else f"reward {line.reward:g}"
-        return f"✅ {name} {reward}"
-    run = line.rollout_id.removesuffix(f"/{name}")
-    why = "" if line.failure is None else f": {failure_text(line.failure, f'outrider view {run} {name}')}"
+        return f"{_mark(line.reward)} {name} {reward}"
+    command = f"outrider view {line.rollout_id.partition('/')[0]} {quote(name)}"
+    why = "" if line.failure is None else f": {failure_text(line.failure, command)}"
     return f"❌ {name} {line.status}{why}"
+
+
+def _mark(reward: float | None) -> str:
+    """A tick is for what passed."""
+    if reward is None:
+        return "❔"
+    return "✅" if reward >= SUCCESS_AT else "🟡" if reward > 0 else "⬜"
 
 
 def progress_text(now: Progressing) -> str:
@@ -171,16 +192,14 @@ def progress_text(now: Progressing) -> str:
     return ", ".join(parts)
 
 
-def rates_text(rates: Rates, now: Progressing) -> str:
-    left = now.n_total - now.n_ended
-    text = f"{rates.rollouts:.1f} rollouts/s, {rates.calls:.1f} calls/s, {rates.tokens:,.0f} tokens/s"
-    return text + (f", {left / rates.rollouts:.0f} s left" if rates.rollouts > 0 and left else "")
+def rates_text(rates: Rates) -> str:
+    return f"{rates.rollouts:.1f} rollouts/s, {rates.calls:.1f} calls/s, {rates.tokens:,.0f} tokens/s"
 
 
 def _slowest_table(now: Progressing) -> list[Table]:
     if not now.slowest:
         return []
     table = Table("slowest running", "seconds", box=None, header_style="dim")
-    for rollout_id, seconds in now.slowest:
-        table.add_row(short(rollout_id), f"{seconds:.0f}")
+    for name, seconds in now.slowest:
+        table.add_row(name, f"{seconds:.0f}")
     return [table]

@@ -4,8 +4,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.console import Console, print_json
+from outrider.cli.console import Console
 from outrider.cli.options import json_option, known, opened, run, store_option
+from outrider.cli.output import print_json
 from outrider.core.attempt import Attempt, Failure
 from outrider.core.event import RecordedEvent
 from outrider.core.page import Page
@@ -20,7 +21,12 @@ DATA_CHARACTERS = 300
 @store_option
 @click.option("--attempt", "attempt_id", help="Events of this attempt instead of the latest.")
 @click.option(
-    "--events", "n_events", type=click.IntRange(min=0), default=50, show_default=True, help="At most so many."
+    "--events",
+    "n_events",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="Show at most this many events.",
 )
 @json_option
 def command(*, rollout_id: str, store_url: StoreUrl, attempt_id: str | None, n_events: int, as_json: bool) -> None:
@@ -47,6 +53,8 @@ def _print(rollout: Rollout, attempts: tuple[Attempt, ...], events: Page[Recorde
         value = getattr(rollout, name)
         if value is not None:
             facts.add_row(name, _short(value))
+    if rollout.is_set_aside:
+        facts.add_row("set aside", "it was in a worker that died, and waits to run alone")
     console.print(facts)
     if attempts:
         _print_attempts(console, attempts)

@@ -8,10 +8,11 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.console import Console, print_json, visible
+from outrider.cli.console import Console
 from outrider.cli.diagnosis import diagnose
 from outrider.cli.leases import is_running_here
 from outrider.cli.options import check_tag, json_option, mode_option, opened, run, store_option, tag_option
+from outrider.cli.output import print_json, visible
 from outrider.core.status import RolloutStatus, WorkerStatus
 from outrider.core.worker import Worker
 from outrider.store import Statistics, Store, StoreUrl

@@ -1,12 +1,20 @@
-"""Workers under a command: run them beside the counting of what ends, drain on the first signal, kill on the second."""
+"""Workers under a command: run them beside the counting of what ends, drain on the first signal, kill on the second.
+
+Workers that are tasks of the command may block its event loop, which then hears of no signal. A thread does, and ends
+the process if the loop stays blocked for the workers' grace.
+"""
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from outrider.cli.signals import listening
+from outrider.cli.exit_code import ExitCode
+from outrider.cli.output import echo
+from outrider.cli.signals import listening, overhearing
 from outrider.core.errors import StoreUnavailable
+from outrider.runner.loop_watch import Blockage, LoopWatch
 from outrider.runner.supervisor import Supervisor
 from outrider.store import Store
 
@@ -20,7 +28,8 @@ async def supervise(
     """
     task = asyncio.ensure_future(following)
     task.add_done_callback(lambda _: supervisor.drain())
-    with listening(_Stopping(supervisor, say), signal.SIGINT, signal.SIGTERM):
+    stopping = _Stopping(supervisor, say)
+    with listening(stopping, signal.SIGINT, signal.SIGTERM), overhearing(stopping.end_if_blocked):
         try:
             await supervisor.run()
         finally:
@@ -37,12 +46,13 @@ async def supervise(
 
 
 class _Stopping:
-    """The first signal drains, the second kills."""
+    """The first signal drains, the second kills; both end a process whose event loop stays blocked."""
 
     def __init__(self, supervisor: Supervisor, say: Callable[[str], None]) -> None:
         self._supervisor = supervisor
         self._say = say
-        self._n_heard = 0
+        self._n_heard = self._n_overheard = 0
+        self._loop = asyncio.get_running_loop()
 
     def __call__(self) -> None:
         self._n_heard += 1
@@ -51,3 +61,15 @@ class _Stopping:
             self._supervisor.drain()
         else:
             self._supervisor.kill()
+
+    def end_if_blocked(self) -> None:
+        """Called in a thread: the loop may never get to call this object."""
+        self._n_overheard += 1
+        seconds = self._supervisor.grace_seconds if self._n_overheard == 1 else 0.0
+        LoopWatch.limit_all(self._loop, seconds, _exit_blocked)
+
+
+def _exit_blocked(found: Blockage) -> None:
+    echo(f"Stopped: {found.whose} blocks this process: {found.message}", err=True)
+    echo("What was running goes back to the queue when its leases end", err=True)
+    os._exit(ExitCode.STOPPED)

@@ -8,8 +8,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.console import Console, echo, print_json, visible
+from outrider.cli.console import Console, wide_console
 from outrider.cli.options import json_option, opened, run
+from outrider.cli.output import echo, print_json, visible
 from outrider.core.attempt import Failure
 from outrider.core.errors import InvalidInput
 from outrider.core.rollout import Rollout
@@ -20,7 +21,7 @@ from outrider.evaluate.markup import call_text, pretty_json, readable
 from outrider.evaluate.page import write_page
 from outrider.evaluate.plan import PLAN_FILE, load_identity
 from outrider.evaluate.plot import count_text, seconds_text
-from outrider.evaluate.results import ResultLine, read_result
+from outrider.evaluate.results import ResultLine, name_of, read_result, task_id_of
 from outrider.evaluate.runs import RunPlace, find_rollout, find_run, refuse_empty, run_rollouts
 from outrider.evaluate.timeline import statistics_of
 from outrider.orchestra.report import table
@@ -97,7 +98,7 @@ async def _list(place: RunPlace, status: RolloutStatus | None, limit: int | None
     if as_json:
         print_json(rows)
         return
-    console = _console()
+    console = wide_console()
     console.print(_table(rows, plain=not console.is_terminal))
     if n_found > len(rows):
         console.print(f"… {n_found - len(rows):,} more; --limit {n_found} shows all", style="dim")
@@ -112,7 +113,7 @@ async def _converse(place: RunPlace, rollout_id: str, attempt: int | None, *, fu
     if as_json:
         print_json(conversation)
     else:
-        _Printer(_console(), max_text=None if full else MAX_TEXT).show(conversation)
+        _Printer(wide_console(), max_text=None if full else MAX_TEXT).show(conversation)
 
 
 async def _write(place: RunPlace, rollout_id: str | None, file: Path) -> None:
@@ -136,7 +137,7 @@ async def _write_artifacts(place: RunPlace, rollout_id: str | None, status: Roll
                 n_files = await write_files(folder, store, await _chosen(store, place, rollout_id))
             else:
                 async for rollout in run_rollouts(store, place.run, status=status):
-                    own = folder / file_name(rollout.rollout_id.rpartition("/")[2])
+                    own = folder / file_name(name_of(rollout.rollout_id, task_id_of(rollout))[1])
                     n_files += await write_files(own, store, rollout)
         except OSError as exc:
             raise InvalidInput(f"cannot write into {folder}: {exc.strerror}") from exc
@@ -156,12 +157,6 @@ def _facts(place: RunPlace) -> dict[str, str]:
     return {name: value for name, value in settings.items() if isinstance(value, str)}
 
 
-def _console() -> Console:
-    """A pipe has no width: lines there are as long as they are."""
-    console = Console(soft_wrap=True)
-    return console if console.is_terminal else Console(soft_wrap=True, width=100_000)
-
-
 def _table(rows: Iterable[ResultLine], *, plain: bool) -> Table:
     table = Table(box=None, pad_edge=False) if plain else Table()
     for name in ("rollout", "task", "status"):
@@ -172,7 +167,7 @@ def _table(rows: Iterable[ResultLine], *, plain: bool) -> Table:
     for line in rows:
         answer = _answer(line)
         table.add_row(
-            Text(visible(line.rollout_id)),
+            Text(visible(line.full_name)),
             Text(visible(line.task_id)),
             Text(line.status, style=STATUSES.get(line.status, "")),
             "" if line.reward is None else f"{line.reward:.3g}",
@@ -213,7 +208,7 @@ class _Printer:
     def _header(self, conversation: Conversation) -> None:
         result, attempt = conversation.result, conversation.attempt
         reward = "no reward" if result.reward is None else f"reward {result.reward:g}"
-        title = Text(visible(result.rollout_id), style="bold")
+        title = Text(visible(result.full_name), style="bold")
         title.append(f"  {result.status}", style=STATUSES.get(result.status, ""))
         self._console.print(title.append(f"  {reward}", style="bold"))
         facts = [

@@ -1,5 +1,6 @@
 """What `outrider work` shows: a live line on a terminal, plain lines in a pipe, nothing but JSON for scripts."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol, Self
@@ -12,12 +13,14 @@ from rich.progress import (
     Task,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.console import Console, echo
+from outrider.cli.causes_view import print_causes
+from outrider.cli.console import Console
+from outrider.cli.eta import TimeLeft, left_text
+from outrider.cli.output import echo
 from outrider.cli.tally import Tally, n_open
 from outrider.core.status import LIVE, QUEUED, RolloutStatus
 from outrider.store import Statistics
@@ -30,7 +33,7 @@ class View(Protocol):
 
     def update(self, tally: Tally, statistics: Statistics) -> None: ...
 
-    def summary(self, summary: Mapping[str, object], statistics: Statistics) -> None: ...
+    def summary(self, tally: Tally, summary: Mapping[str, object], statistics: Statistics) -> None: ...
 
 
 class PlainView:
@@ -41,8 +44,8 @@ class PlainView:
 
     def update(self, tally: Tally, statistics: Statistics) -> None: ...
 
-    def summary(self, summary: Mapping[str, object], statistics: Statistics) -> None:
-        Console().print(summary_table(summary, statistics))
+    def summary(self, tally: Tally, summary: Mapping[str, object], statistics: Statistics) -> None:
+        _print_summary(Console(), tally, summary, statistics)
 
 
 class SilentView(PlainView):
@@ -51,7 +54,7 @@ class SilentView(PlainView):
     def line(self, text: str) -> None:
         echo(text, err=True)
 
-    def summary(self, summary: Mapping[str, object], statistics: Statistics) -> None: ...
+    def summary(self, tally: Tally, summary: Mapping[str, object], statistics: Statistics) -> None: ...
 
 
 class LiveView(PlainView):
@@ -65,11 +68,11 @@ class LiveView(PlainView):
             MofNCompleteColumn(),
             _Counts(),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=console,
         )
-        self._task = self._progress.add_task("", total=None, text=Text())
+        self._task = self._progress.add_task("", total=None, text=Text(), left="")
+        self._left = TimeLeft()
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -82,15 +85,19 @@ class LiveView(PlainView):
         self._console.print(text, soft_wrap=True)
 
     def update(self, tally: Tally, statistics: Statistics) -> None:
+        n_total = tally.n_ended + n_open(statistics)
+        n_running = sum(statistics.rollouts[status] for status in LIVE)
+        left = self._left.seconds(at=time.monotonic(), n_done=tally.n_ended, n_total=n_total, n_running=n_running)
         self._progress.update(
             self._task,
             completed=tally.n_ended,
-            total=tally.n_ended + n_open(statistics),
+            total=n_total,
+            left=left_text(left),
             text=_progress_text(tally, statistics),
         )
 
-    def summary(self, summary: Mapping[str, object], statistics: Statistics) -> None:
-        self._console.print(summary_table(summary, statistics))
+    def summary(self, tally: Tally, summary: Mapping[str, object], statistics: Statistics) -> None:
+        _print_summary(self._console, tally, summary, statistics)
 
 
 @contextmanager
@@ -126,10 +133,19 @@ def _progress_text(tally: Tally, statistics: Statistics) -> Text:
     return text
 
 
+def _print_summary(console: Console, tally: Tally, summary: Mapping[str, object], statistics: Statistics) -> None:
+    console.print(summary_table(summary, statistics))
+    print_causes(console, tally.causes.most_common(), "outrider show")
+    if tally.n_unscored:
+        console.print(f"{tally.n_unscored:,} succeeded without a score: the agent returned None", soft_wrap=True)
+
+
 def summary_table(summary: Mapping[str, object], statistics: Statistics) -> Table:
     """The numbers of a run, one a line, and what is left in the store."""
     table = Table(title="Summary", show_header=False, title_justify="left")
     for name, value in summary.items():
+        if name == "causes":
+            continue  # printed below, with their messages
         if isinstance(value, Mapping):
             text = "\n".join(f"{key}  {number}" for key, number in value.items()) or "none"
         else:

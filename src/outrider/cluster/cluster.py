@@ -17,9 +17,11 @@ from outrider.cluster.info import NodeInfo
 from outrider.cluster.master import Masters
 from outrider.cluster.placement import Placement, PlacementStrategy, default_placement, parse_placement
 from outrider.cluster.post import Post
+from outrider.cluster.post.parcel import pickler
 from outrider.cluster.station import Membership, Station, current_station
 from outrider.core.decoding import convert
 from outrider.core.errors import ClusterError, InvalidInput, UnknownWorker
+from outrider.core.extras import install_command
 
 if TYPE_CHECKING:
     from outrider.cluster.crew import Crew
@@ -67,6 +69,7 @@ class Cluster:
         self._is_closed = False
         key = secrets.token_bytes(KEY_BYTES)
         if local:
+            pickler()  # without its library no call can be made: better said now
             pretence = Pretence(num_nodes, num_gpus, *(() if num_cpus is None else (num_cpus,)))
             self._begin(Post(DRIVER, key))
             self.engine = (LocalEngine if processes else InlineEngine)(self.post, pretence)
@@ -240,7 +243,7 @@ def _ray_engine() -> Any:
     try:
         from outrider.cluster.engines.ray import RayEngine  # noqa: PLC0415 comes with an extra
     except ImportError as exc:
-        raise InvalidInput("Ray is not installed: pip install 'outrider[ray]', or use Cluster(local=True)") from exc
+        raise InvalidInput(f"Ray is not installed: {install_command('ray')}, or use Cluster(local=True)") from exc
     return RayEngine
 
 

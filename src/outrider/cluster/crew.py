@@ -40,7 +40,7 @@ RELEASE_SECONDS = 3.0
 ASK_SECONDS = 10.0
 EPITAPH_SECONDS = 0.5
 LATE_SECONDS = 2.0
-"""So much later than its launcher, who waits, the crew itself gives up on a worker that does not come up."""
+"""Extra grace over the launcher's start timeout, after which the group gives up on a worker that does not start."""
 
 
 class Roster:

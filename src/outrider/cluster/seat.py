@@ -74,7 +74,7 @@ class Seated:
         self._is_closed = False
 
     def open(self, wear: Callable[[Environment], AbstractContextManager[None]] = put_on) -> Failure | None:
-        """Become the worker: None, or why not. The environment is put on by `wear` while the instance is made."""
+        """Build the worker; return the failure, if any. `wear` sets the environment while the instance is made."""
         try:
             self._build(wear)
         except BaseException as exc:  # noqa: BLE001 it is raised where the group is launched

@@ -14,13 +14,19 @@ _TRACEBACK_CHARACTERS = 8_000
 
 
 class Failure(Struct, frozen=True, kw_only=True):
-    """Why an attempt failed: on which side, in which call, and in whose words."""
+    """Why an attempt failed: on which side, in which call, and in whose words.
+
+    A `permanent` failure would come again, so the rollout ends with it whatever `max_attempts` says. One that
+    `stops_if_shared` stops a run whose first rollouts all end with it.
+    """
 
     boundary: Boundary
     kind: str
     message: str
     stage: str = ""
     traceback: str | None = None
+    permanent: bool = False
+    stops_if_shared: bool = False
 
     @classmethod
     def of(cls, error: AttemptError) -> "Failure":
@@ -37,6 +43,8 @@ class Failure(Struct, frozen=True, kw_only=True):
             message=_printable(message_of(error)),
             stage=error.stage,
             traceback=text[-_TRACEBACK_CHARACTERS:],
+            permanent=error.is_permanent,
+            stops_if_shared=error.stops_if_shared,
         )
 
 

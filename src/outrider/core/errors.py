@@ -3,6 +3,7 @@
 ```
 OutriderError
 ├── InvalidInput            a file, flag, configuration or id that cannot be used; nothing was changed
+│   ├── OutOfBounds         a number of a configuration that is too small, too large, or none
 │   ├── UnknownId           no such rollout, attempt or event stream
 │   ├── RolloutConflict     an id that already stands for another rollout
 │   └── RolloutTaken        a rollout that can no longer be changed: it was claimed, or has ended
@@ -31,6 +32,7 @@ OutriderError
 └── AttemptError            a failure inside an attempt, one class for each boundary
     ├── PolicyError         the model or its server
     │   ├── ContextOverflow the conversation is too long for the model
+    │   ├── PolicyRefused   the server does not take this request, however often it is sent
     │   └── PolicyUnusable  wrong key, no such model: no call can succeed, so the run stops
     ├── EnvError            the environment
     ├── MachineError        the machine (VM, desktop, container, browser)
@@ -41,14 +43,19 @@ OutriderError
     │   └── BudgetSpent     the run's budget is spent, so the run stops
     └── WorkerError         the worker that ran the attempt died or was cut off
 ```
+
+A failure is *permanent* (`AttemptError.is_permanent`) if another attempt would end in the same way: `PolicyUnusable`,
+`PolicyRefused`, and what `is_permanent_cause` says of exceptions of users' code. It is not tried again.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from itertools import islice
+from types import TracebackType
 from typing import ClassVar
+
+from outrider.core.variables import hint_about
 
 MESSAGE_CHARACTERS = 4_000
 """Longer messages are cut: an agent may raise a hundred megabytes."""
@@ -83,6 +90,10 @@ class OutriderError(Exception):
 
 class InvalidInput(OutriderError):
     """Something the caller gave cannot be used. Nothing was changed; the command line exits with code 2."""
+
+
+class OutOfBounds(InvalidInput, ValueError):
+    """A number cannot be what it was given as. msgspec adds its path to a `ValueError`, where it decodes."""
 
 
 class UnknownId(InvalidInput):
@@ -258,6 +269,12 @@ class AttemptError(OutriderError):
     stops_run: ClassVar[bool] = False
     """Whether every other attempt would end the same way: the rollout goes back to the queue and its worker stops."""
 
+    is_permanent: bool = False
+    """Whether another attempt of this rollout would end the same way: it is not retried."""
+
+    stops_if_shared: bool = False
+    """Whether the run stops if its first rollouts all end in this way, though each of them is retried."""
+
     def __init__(self, message: str, *, stage: str = "") -> None:
         super().__init__(message)
         self.stage = stage
@@ -273,10 +290,17 @@ class ContextOverflow(PolicyError):
     """The conversation is longer than the model can read."""
 
 
+class PolicyRefused(PolicyError):
+    """The server refuses the request as wrong (HTTP 400, 422): sending it again gives the same answer."""
+
+    is_permanent = True
+
+
 class PolicyUnusable(PolicyError):
     """No call can succeed until someone changes the configuration: a wrong key, a model the server does not have."""
 
     stops_run = True
+    is_permanent = True
 
 
 class EnvError(AttemptError):
@@ -325,32 +349,106 @@ class WorkerError(AttemptError):
     boundary = Boundary.WORKER
 
 
-@contextmanager
-def boundary(error: type[AttemptError], stage: str) -> Iterator[None]:
+_NEVER_RIGHT = (ImportError, SyntaxError)
+_WRONG_SETTING = frozenset({TypeError, ValueError, AttributeError, NameError, NotImplementedError, InvalidInput})
+"""Exactly these: their subclasses, such as `JSONDecodeError`, may be about something that was read."""
+
+_STAGES_BEFORE_ACTING = frozenset({"agent", "boot", "setup", "env.make", "env.board", "env.reset"})
+
+_WRONG_KEY = frozenset({401, 403})
+_WRONG_REQUEST = frozenset({400, 404})
+
+
+def is_permanent_cause(cause: BaseException, stage: str, side: type[AttemptError]) -> bool:
+    """Whether an exception of a user's code would come again: a failed import, a wrong setting, a refused key.
+
+    The set-up of an episode goes by settings alone, so an error of program or value there is one. While the agent acts,
+    the same error may be due to what the model said. A server that an agent calls by itself refuses its key every time.
+    """
+    if isinstance(cause, _NEVER_RIGHT):
+        return True
+    if stage in _STAGES_BEFORE_ACTING and type(cause) in _WRONG_SETTING:
+        return True
+    return side is AgentError and _http_status(cause) in _WRONG_KEY
+
+
+def stops_if_shared(cause: BaseException, stage: str, side: type[AttemptError]) -> bool:
+    """Whether an exception of a user's code shows a wrong setting, if the first rollouts of a run all meet it.
+
+    So does any error while an environment is set up, and a request of the agent's own that a server refuses.
+    """
+    if side is EnvError:
+        return stage in _STAGES_BEFORE_ACTING
+    return side is AgentError and _http_status(cause) in _WRONG_REQUEST
+
+
+def _http_status(error: BaseException | None) -> int | None:
+    """The HTTP status that an error carries, as those of HTTP clients and model APIs do, or one that caused it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        for carrier in (error, _attribute(error, "response")):
+            for name in ("status_code", "status"):
+                if isinstance(status := _attribute(carrier, name), int):
+                    return status
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+    return None
+
+
+def _attribute(owner: object, name: str) -> object:
+    try:
+        return getattr(owner, name, None)
+    except BaseException:  # noqa: BLE001 an agent's class may raise anything here
+        return None
+
+
+class _Attributed:
+    """See `boundary`. A class, since every attempt passes a few: a generator costs several times as much."""
+
+    __slots__ = ("_error", "_stage")
+
+    def __init__(self, error: type[AttemptError], stage: str) -> None:
+        self._error = error
+        self._stage = stage
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, cause: BaseException | None, _where: TracebackType | None
+    ) -> None:
+        if cause is None or isinstance(cause, AttemptError):
+            return
+        if not isinstance(cause, asyncio.CancelledError):
+            failure = self._error(described(cause), stage=self._stage)
+            failure.is_permanent = failure.is_permanent or is_permanent_cause(cause, self._stage, self._error)
+            failure.stops_if_shared = stops_if_shared(cause, self._stage, self._error)
+            raise failure from cause
+        if not _is_being_cancelled():
+            what = "asyncio.CancelledError was raised, but nobody had cancelled the task"
+            raise self._error(what, stage=self._stage) from cause
+
+
+def boundary(error: type[AttemptError], stage: str) -> AbstractContextManager[None]:
     """Attribute whatever exception escapes the block to one side, unless it has been attributed already.
 
     That includes `SystemExit` and its like, which would end the event loop, and a cancellation that nobody asked for.
     """
-    try:
-        yield
-    except AttemptError:
-        raise
-    except asyncio.CancelledError as exc:
-        if _is_being_cancelled():
-            raise
-        raise error("asyncio.CancelledError was raised, but nobody had cancelled the task", stage=stage) from exc
-    except BaseException as exc:
-        raise error(described(exc), stage=stage) from exc
+    return _Attributed(error, stage)
 
 
 def described(error: BaseException) -> str:
-    """An exception's type and message, however unwilling it is to give one; bounded in length."""
+    """An exception's type and message, however unwilling it is to give one; bounded in length.
+
+    If it names a variable that is withheld from agents, it says how to hand it on.
+    """
     text = message_of(error)
+    hint = hint_about(text)
     if isinstance(error, BaseExceptionGroup):
         shown = [described(member) for member in islice(error.exceptions, SHOWN_OF_GROUP)]
         text = _cut(f"{text}: {'; '.join(shown)}")
     name = type(error).__name__
-    return f"{name}: {text}" if text else name
+    return f"{name}: {text}{hint}" if text else name
 
 
 def message_of(error: BaseException) -> str:

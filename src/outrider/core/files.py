@@ -3,6 +3,7 @@
 What a run writes holds conversations, answers and settings. A file that is there already keeps the rights it has.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import TextIO
 
 from outrider.core.crash_points import reached
+from outrider.core.errors import OutriderError, StoreUnavailable
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def private(path: str | Path, flags: int) -> int:
@@ -36,6 +39,32 @@ def write_private_whole(path: Path, data: bytes | str) -> None:
     new.replace(path)
 
 
+def append_whole(descriptor: int, data: bytes) -> None:
+    """Append all of the data or none of it, to a file that no other process writes."""
+    size = os.fstat(descriptor).st_size
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
+
+
+@contextmanager
+def explaining_disk(path: Path) -> Iterator[None]:
+    """Errors of the disk in words. `StoreUnavailable` if it is full: the block may be tried again later."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno in NO_ROOM:
+            raise StoreUnavailable(
+                f"cannot write {path}: {exc.strerror}; make room on its disk, then this goes on by itself"
+            ) from exc
+        raise OutriderError(
+            f"cannot write {path}: {exc.strerror}; check the disk, then --resume: the store keeps all results"
+        ) from exc
+
+
 @contextmanager
 def written_private_whole(path: Path) -> Iterator[TextIO]:
     """A text file to write into, which takes the place of `path` at the end of the block, if that ends well."""
@@ -44,6 +73,7 @@ def written_private_whole(path: Path) -> Iterator[TextIO]:
     try:
         with open(new, "w", encoding="utf-8", opener=private) as file:
             yield file
+        reached("file.streamed")
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ Invariants:
 - A final rollout never moves again.
 - A live rollout (preparing, running) has exactly one live attempt, in the same state.
 - An attempt that was handed back does not count against `max_attempts`; a failed one does.
+- A permanent failure ends its rollout, whatever its configuration says.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ class Signal(StrEnum):
     RUN = "run"
     SUCCEED = "succeed"
     FAIL = "fail"
+    GIVE_UP = "give_up"
+    """It failed in a way that would come again."""
     TIME_OUT = "time_out"
     LOSE = "lose"
     HAND_BACK = "hand_back"
@@ -32,6 +35,7 @@ ATTEMPT_AFTER: Mapping[Signal, AttemptStatus] = {
     Signal.RUN: AttemptStatus.RUNNING,
     Signal.SUCCEED: AttemptStatus.SUCCEEDED,
     Signal.FAIL: AttemptStatus.FAILED,
+    Signal.GIVE_UP: AttemptStatus.FAILED,
     Signal.TIME_OUT: AttemptStatus.TIMEOUT,
     Signal.LOSE: AttemptStatus.UNRESPONSIVE,
     Signal.HAND_BACK: AttemptStatus.CANCELLED,
@@ -43,6 +47,7 @@ ALLOWED: Mapping[Signal, frozenset[RolloutStatus]] = {
     Signal.RUN: LIVE,
     Signal.SUCCEED: LIVE,
     Signal.FAIL: LIVE,
+    Signal.GIVE_UP: LIVE,
     Signal.TIME_OUT: LIVE,
     Signal.LOSE: LIVE,
     Signal.HAND_BACK: LIVE,
@@ -101,6 +106,7 @@ def advance(status: RolloutStatus, signal: Signal, *, n_failures: int, config: R
     after = ROLLOUT_AFTER.get(signal)
     if after is None:
         n_failures += 1
-        retry = attempt in config.retry_condition and n_failures < config.max_attempts
+        may_pass = signal is not Signal.GIVE_UP and attempt in config.retry_condition
+        retry = may_pass and n_failures < config.max_attempts
         after = RolloutStatus.REQUEUING if retry else RolloutStatus.FAILED
     return Move(after, attempt, n_failures)

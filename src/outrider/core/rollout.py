@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from outrider.core.attempt import Attempt, Failure
-from outrider.core.bounds import MAX_COUNT, require_count, require_positive
+from outrider.core.bounds import PositiveCount, PositiveSeconds, check_bounds
 from outrider.core.errors import InvalidInput
 from outrider.core.status import AttemptStatus, Mode, RolloutStatus
 
@@ -35,23 +35,15 @@ class RolloutConfig(Struct, frozen=True, kw_only=True):
     With `resources_version`, attempts run with that version of the store's resources, not with the newest.
     """
 
-    timeout_seconds: float | None = None
-    unresponsive_seconds: float = 30.0
-    max_attempts: int = 3
+    timeout_seconds: PositiveSeconds | None = None
+    unresponsive_seconds: PositiveSeconds = 30.0
+    max_attempts: PositiveCount = 3
     retry_condition: frozenset[AttemptStatus] = RETRYABLE
-    resources_version: int | None = None
+    resources_version: PositiveCount | None = None
 
     def __post_init__(self) -> None:
-        if self.timeout_seconds is not None:
-            require_positive("timeout_seconds", self.timeout_seconds)
-        require_positive("unresponsive_seconds", self.unresponsive_seconds)
-        if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_COUNT:
-            raise InvalidInput(
-                f"max_attempts is {self.max_attempts!r:.40}; it counts the first attempt, so give 1 to {MAX_COUNT}"
-            )
+        check_bounds(self)
         force_setattr(self, "retry_condition", _retryable(self.retry_condition))
-        if self.resources_version is not None:
-            require_count("resources_version", self.resources_version, 1)
 
 
 class RolloutRequest(Struct, frozen=True, kw_only=True):
@@ -72,6 +64,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
     """One sample of a task. `reward` and `failure` are those of the attempt that ended it.
 
     `resources_version` is the version of the resources that its latest attempt was claimed with, if there were any.
+    `is_set_aside`: it may have killed the worker that it ran in, and waits to run alone.
     """
 
     rollout_id: str
@@ -93,6 +86,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
     attempt_id: str | None = None
     worker_id: str | None = None
     resources_version: int | None = None
+    is_set_aside: bool = False
 
 
 class AttemptedRollout(Rollout, frozen=True, kw_only=True):

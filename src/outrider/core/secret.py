@@ -1,6 +1,5 @@
 """A text that must not be seen: keys, passwords, tokens."""
 
-import hmac
 import re
 from collections.abc import Iterable, Mapping
 from copy import copy
@@ -44,6 +43,8 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Secret):
             return NotImplemented
+        import hmac  # noqa: PLC0415 brings OpenSSL's hashes, and few programs compare secrets
+
         return type(self) is type(other) and hmac.compare_digest(self._text.encode(), other._text.encode())
 
     def __hash__(self) -> int:

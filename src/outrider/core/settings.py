@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,10 +10,12 @@ from msgspec import Struct
 
 from outrider.core.decoding import convert
 from outrider.core.errors import InvalidInput
+from outrider.core.nearest import nearest
 
 S = TypeVar("S", bound=Struct)
 
 _UNKNOWN_FIELD = re.compile(r"unknown field `(?P<field>[^`]*)`(?: - at `\$(?P<path>[^`]*)`)?")
+_WRONG_CHOICE = re.compile(r"Invalid enum value .* - at `\$(?P<path>[^`]*)`")
 _PLACE = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
 """One part of a path: a field, the place in a list, or some key of a mapping."""
 
@@ -28,9 +29,11 @@ def settings_of(schema: type[S], values: Mapping[str, Any], place: str) -> S:
         if unknown := _UNKNOWN_FIELD.search(message):
             field, path = unknown["field"], unknown["path"] or ""
             known = _fields(schema, path)
-            near = get_close_matches(field, known, n=1)
+            near = nearest(field, known)
             message = message.replace(f"`${path}`", f"`${_with_keys(values, path, field)}`")
             message += f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+        if (wrong := _WRONG_CHOICE.search(message)) and (choices := _choices(schema, wrong["path"])):
+            message += f"; give {' or '.join(choices)}"
         raise InvalidInput(f"{place}: {message}") from exc
 
 
@@ -53,12 +56,25 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def _fields(schema: type[Struct], path: str) -> list[str]:
     """The names of the fields of the struct at `path`."""
+    return [field.encode_name for kind in _kinds(schema, path) for field in getattr(kind, "fields", ())]
+
+
+def _choices(schema: type[Struct], path: str) -> list[str]:
+    """The values that may stand at `path`."""
+    from msgspec import inspect  # noqa: PLC0415 what only a mistake needs
+
+    kinds = _kinds(schema, path)
+    return [str(choice.value) for kind in kinds if isinstance(kind, inspect.EnumType) for choice in kind.cls]
+
+
+def _kinds(schema: type[Struct], path: str) -> list[Any]:
+    """The types of what may stand at `path`."""
     from msgspec import inspect  # noqa: PLC0415 what only a mistake needs
 
     kinds: list[Any] = [inspect.type_info(schema)]
     for part in _PLACE.finditer(path):
         kinds = [inner for kind in kinds for inner in _inner(kind, part["name"])]
-    return [field.encode_name for kind in kinds for field in getattr(kind, "fields", ())]
+    return kinds
 
 
 def _inner(kind: Any, name: str | None) -> list[Any]:

@@ -1,6 +1,7 @@
 """A task: what is asked, as benchmark files give it and environments take it."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -36,3 +37,18 @@ class Task(Struct, frozen=True, kw_only=True):
             "answer": self.answer,
             "metadata": dict(self.metadata),
         }
+
+
+class AnswerKind(StrEnum):
+    """How the answer of a question with choices names the right one."""
+
+    LETTER = "letter"
+    """By its letter, or by the label that the item gives it."""
+
+    INDEX = "index"
+    """By its place, counted from 0."""
+
+    NUMBER = "number"
+    """By its place, counted from 1."""
+
+    TEXT = "text"

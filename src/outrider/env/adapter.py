@@ -167,7 +167,9 @@ class TextEnvironment(Environment):
         return number
 
     def _wrong(self, method: str, given: str, wanted: str) -> EnvError:
-        return EnvError(f"{self._name}: {method} returned {given}; return {wanted}", stage=f"env.{method}")
+        error = EnvError(f"{self._name}: {method} returned {given}; return {wanted}", stage=f"env.{method}")
+        error.stops_if_shared = method == "reset"
+        return error
 
 
 def _seeded(reset: Callable[..., Any], seed: int | None) -> Callable[[], Any]:

@@ -13,12 +13,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from outrider.core.bounds import Reward, check_bounds
 from outrider.core.chat import Message, system, user
 from outrider.core.errors import EnvError, InvalidInput
+from outrider.core.extras import install_command
 from outrider.core.task import Task
 from outrider.env.adapter import EpisodeThread, with_task_seed
 from outrider.env.games.answer import DEFAULT_PATTERN, AnswerForm
-from outrider.env.games.config import check_finite
 from outrider.env.protocol import Environment, Environments, Observation, Score, Step
 from outrider.env.tools import answer_calls
 
@@ -69,10 +70,10 @@ class GymnasiumConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     instructions: str | None = None
     action_pattern: str = DEFAULT_PATTERN
     answer_example: str | None = None
-    invalid_action_penalty: float = 0.0
+    invalid_action_penalty: Reward = 0.0
 
     def __post_init__(self) -> None:
-        check_finite(self)
+        check_bounds(self)
         AnswerForm(self.action_pattern, self.answer_example)
 
 
@@ -297,5 +298,5 @@ def _gymnasium() -> Any:
     try:
         import gymnasium  # noqa: PLC0415 an extra
     except ImportError as exc:
-        raise InvalidInput("environments of gymnasium need it: pip install 'outrider[gymnasium]'") from exc
+        raise InvalidInput(f"environments of gymnasium need it: {install_command('gymnasium')}") from exc
     return gymnasium

@@ -8,7 +8,7 @@ Invariants:
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -84,6 +84,9 @@ class Environment(Protocol):
 
 class Environments(Protocol):
     """The environments of one tag in one worker: owns what its episodes share, such as an index or a browser."""
+
+    task_fields: ClassVar[frozenset[str] | None] = None
+    """The names in a task's metadata that its episodes and their scorer read; None: it may read any."""
 
     def make(self, task: Task) -> Environment:
         """A fresh environment for one episode of `task`; it takes hold of nothing before its `reset`.

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from outrider.core.bounds import MAX_COUNT, Within
 from outrider.core.chat import Message, ToolSpec, system, user
 from outrider.core.errors import ToolRefusal
 from outrider.core.task import Task
@@ -11,7 +12,7 @@ from outrider.env.machine_python import MachinePython
 from outrider.env.protocol import Environment, Environments, Needs, Observation, Score, Step
 from outrider.env.sandbox import KillReason, Limits, Outcome, Sandbox
 from outrider.env.sandbox.program import MIB
-from outrider.env.scoring.python import PythonTestsConfig, PythonTestsScorer, program_in, unusable
+from outrider.env.scoring.python import PythonTestsConfig, PythonTestsScorer, Setting, program_in, unusable
 from outrider.env.tools import answer_calls, tool
 from outrider.pool.provider import Ability
 from outrider.pool.source import Machine
@@ -32,7 +33,7 @@ class PythonConfig(PythonTestsConfig, frozen=True, kw_only=True, forbid_unknown_
     """`output_characters` is how much of each stream of a program the agent is shown."""
 
     instructions: str = INSTRUCTIONS
-    output_characters: Annotated[int, Meta(ge=100)] = 8_000
+    output_characters: Annotated[int, Within(100, MAX_COUNT)] = 8_000
 
 
 class RunPython(Struct, frozen=True, kw_only=True):
@@ -79,7 +80,8 @@ class PythonEnvironment(Environment):
         instructions = self._config.instructions
         if self._machine_python is not None and instructions == INSTRUCTIONS:
             instructions = f"{instructions}\n{FILES_STAY}"
-        return (system(instructions), user(self._task.question))
+        asked = user(self._task.question)
+        return (system(instructions), asked) if instructions else (asked,)
 
     async def step(self, action: Message) -> Step:
         if not action.tool_calls:
@@ -119,6 +121,7 @@ class PythonEnvironments(Environments):
     """The sandbox is shared: it bounds how many programs of all episodes run at once."""
 
     Config = PythonConfig
+    task_fields = frozenset({"tests", *Setting.__struct_fields__})
 
     def __init__(self, config: PythonConfig | None = None) -> None:
         self._config = config or PythonConfig()

@@ -10,7 +10,7 @@ from outrider.env.tools import Tool, answer_calls
 
 
 class QuestionEnvironment(Environment):
-    """The world of math, rag and web tasks. `instructions` is the system message, the task's question the user's."""
+    """The world of math, rag and web tasks. `instructions` is the system message, if any."""
 
     def __init__(self, task: Task, *, instructions: str, tools: Sequence[Tool], scorer: Scorer) -> None:
         self._task = task
@@ -26,7 +26,8 @@ class QuestionEnvironment(Environment):
         return tuple(tool.spec for tool in self._tools)
 
     async def reset(self, seed: int | None = None) -> Observation:  # noqa: ARG002 a question has no randomness
-        return (system(self._instructions), user(self._task.question))
+        asked = user(self._task.question)
+        return (system(self._instructions), asked) if self._instructions else (asked,)
 
     async def step(self, action: Message) -> Step:
         if not action.tool_calls:

@@ -9,7 +9,7 @@ from typing import Any
 
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
-from outrider.core.loading import load
+from outrider.core.loading import load, users_code
 from outrider.core.settings import settings_of
 from outrider.core.task import Task
 from outrider.env.adapter import ClassEnvironments, check_arguments, needs_task
@@ -47,6 +47,14 @@ def tags() -> list[str]:
     return sorted({*BUILT_IN, *_announced()})
 
 
+def is_built_in(tag: str) -> bool:
+    """Whether the environments of `tag` never block the event loop: ours, and those of gymnasium, which have threads.
+
+    A user's own, or one of an installed package, may.
+    """
+    return tag in BUILT_IN or tag.startswith(GYMNASIUM)
+
+
 def _announced() -> dict[str, str]:
     """What installed packages announce: tag and place."""
     from importlib.metadata import entry_points  # noqa: PLC0415 slow to import, and seldom needed
@@ -72,10 +80,23 @@ def environments_of(tag: str, config: Mapping[str, Any] | None = None) -> Enviro
     schema = getattr(kind, "Config", None)
     if schema is None:
         check_arguments(kind, tag, config)
-        environments: Environments = kind(**config)
     else:
-        environments = kind(settings_of(schema, config, f"configuration of {tag}"))
+        given = settings_of(schema, config, f"configuration of {tag}")
+    with users_code(f"environment {tag!r}"):
+        environments: Environments = kind(**config) if schema is None else kind(given)
     return environments
+
+
+def task_fields(tag: str) -> frozenset[str] | None:
+    """What the environments of `tag` read of a task's metadata; None: any of it."""
+    found: frozenset[str] | None = None if tag.startswith(GYMNASIUM) else getattr(_class_of(tag), "task_fields", None)
+    return found
+
+
+def config_fields(tag: str) -> tuple[str, ...]:
+    """The names of the settings of `tag`, if its class lists them."""
+    found: tuple[str, ...] = getattr(getattr(_class_of(tag), "Config", None), "__struct_fields__", ())
+    return found
 
 
 def bundled_tasks(tag: str, *, limit: int | None = None, seed: int = 0) -> list[Task]:

@@ -16,14 +16,22 @@ SYSTEM, OBSERVATION = "system", "observation"
 
 
 def templated(
-    environments: Environments, *, system_template: str | None = None, turn_template: str | None = None
+    environments: Environments,
+    *,
+    system_template: str | None = None,
+    turn_template: str | None = None,
+    system_prompt: str | None = None,
 ) -> Environments:
     """The environments, in the words of these templates. Refuses a placeholder that there is not.
 
     `system_template` takes the place of the opening's system message, which it may hold as `{system}`; where there was
     none, it is put in front. `turn_template` goes around the text of every user message, which it holds as
-    `{observation}`. A brace of the text itself is written twice.
+    `{observation}`. A brace of the text itself is written twice. `system_prompt` is no template: it is put before the
+    system message as it stands.
     """
+    if system_prompt is not None:
+        prompt = system_prompt.strip().replace("{", "{{").replace("}", "}}")
+        system_template = f"{prompt}\n\n{'{system}' if system_template is None else system_template}"
     if system_template is None and turn_template is None:
         return environments
     if system_template is not None:
@@ -76,7 +84,7 @@ class TemplatedEnvironment(Environment):
             return opening
         own = "\n\n".join(message.content for message in opening if message.role is Role.SYSTEM)
         others = tuple(message for message in opening if message.role is not Role.SYSTEM)
-        return (system(self._system_template.format(system=own)), *others)
+        return (system(self._system_template.format(system=own).strip()), *others)
 
     async def step(self, action: Message) -> Step:
         step = Step(*await self._inner.step(action))

@@ -18,7 +18,7 @@ from outrider.core.errors import InvalidInput
 from outrider.core.event import Event, EventKind
 from outrider.core.rollout import Rollout
 from outrider.core.turn import CallOutcome, CallRecord, StepRecord, TurnRecord
-from outrider.evaluate.results import RESULT, ResultLine, recorded_step, recorded_turn, result_line
+from outrider.evaluate.results import RESULT, ResultLine, recorded_step, recorded_turn, result_line, spent_by_others
 from outrider.evaluate.timeline import Deed, outcomes_of, recorded_outcome, timeline_of
 from outrider.store import Store
 
@@ -97,9 +97,12 @@ async def read_conversation(store: Store, rollout: Rollout, *, attempt: int | No
     events: Sequence[Event] = ()
     if shown is not None:
         events = (await store.query_events(rollout.rollout_id, attempt_id=shown.attempt_id)).items
+    others = None
+    if shown is not None and len(attempts) > 1:
+        others = await spent_by_others(store, rollout, shown)
     task = rollout.input if isinstance(rollout.input, Mapping) else {"question": rollout.input}
     return Conversation(
-        result=result_line(rollout, shown, events),
+        result=result_line(rollout, shown, events, others),
         question=str(task.get("question") or ""),
         attempt=shown,
         attempts=attempts,

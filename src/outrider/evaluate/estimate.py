@@ -85,7 +85,7 @@ def wilson(mean: float, n: float, critical: float) -> tuple[float, float]:
 def pass_at(k: int, n: int, n_correct: int) -> float:
     """The chance that among `k` of a task's `n` samples one is correct: 1 - C(n - c, k) / C(n, k), without bias."""
     if not 1 <= k <= n:
-        raise ValueError(f"pass@{k} cannot be told from {n} samples")
+        raise ValueError(f"pass@{k} needs at least {k} samples, not {n}")
     return 1.0 - math.comb(n - n_correct, k) / math.comb(n, k)
 
 

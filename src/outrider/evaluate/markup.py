@@ -1,7 +1,7 @@
 """A conversation as HTML. Whatever models, tools and files said goes through `escape`: it is text, never markup."""
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
 from typing import Any
@@ -34,7 +34,7 @@ class Omissions:
     """
 
     def __init__(self) -> None:
-        self.n_texts = self.n_images = self.n_conversations = self.n_rollouts = 0
+        self.n_texts = self.n_images = self.n_conversations = 0
         self.image_bytes = self.artifact_bytes = MAX_IMAGE_BYTES
 
     def next_rollout(self, room: int | None) -> None:
@@ -45,8 +45,7 @@ class Omissions:
     def sentence(self) -> str:
         """Says what was left out; empty if nothing was."""
         counts = (
-            (self.n_rollouts, "rollouts"),
-            (self.n_conversations, "conversations"),
+            (self.n_conversations, "middles of long conversations"),
             (self.n_images, "pictures"),
             (self.n_texts, "ends of long texts"),
         )
@@ -54,10 +53,35 @@ class Omissions:
         return f"Left out to keep this page small: {', '.join(parts)}." if parts else ""
 
 
-def conversation_html(conversation: Conversation, omissions: Omissions, *, room: int | None = None) -> str:
-    """The inside of an opened rollout; its pictures leave some of the room, if that is said."""
+def conversation_html(
+    conversation: Conversation, omissions: Omissions, *, room: int | None = None, max_bytes: int | None = None
+) -> str:
+    """The inside of an opened rollout; its pictures leave some of the room, if that is said.
+
+    Of one that is longer than `max_bytes` the middle is left out, and the note there names the command that shows it.
+    """
     omissions.next_rollout(room)
-    return "".join(_body(conversation, omissions))
+    parts = list(_body(conversation, omissions))
+    if max_bytes is None or sum(len(part.encode()) for part in parts) <= max_bytes:
+        return "".join(parts)
+    omissions.n_conversations += 1
+    n_first = _n_that_fit(parts, max_bytes // 2)
+    n_last = _n_that_fit(parts[n_first:][::-1], max_bytes // 2)
+    command = f"<code>outrider view RUN {escape(conversation.result.full_name)}</code>"
+    note = (
+        f'<p class="note">Left out here: {len(parts) - n_first - n_last:,} parts of {len(parts):,}; see {command}</p>'
+    )
+    return "".join((*parts[:n_first], note, *parts[len(parts) - n_last :]))
+
+
+def _n_that_fit(parts: Sequence[str], max_bytes: int) -> int:
+    """How many of the first parts fit."""
+    n_bytes = 0
+    for number, part in enumerate(parts):
+        n_bytes += len(part.encode())
+        if n_bytes > max_bytes:
+            return number
+    return len(parts)
 
 
 def _body(conversation: Conversation, omissions: Omissions) -> Iterator[str]:
@@ -85,7 +109,7 @@ def _body(conversation: Conversation, omissions: Omissions) -> Iterator[str]:
 def _facts(conversation: Conversation) -> dict[str, str]:
     result, attempt = conversation.result, conversation.attempt
     facts = {
-        "rollout": result.rollout_id,
+        "rollout": result.full_name,
         "status": result.status,
         "reward": "none" if result.reward is None else f"{result.reward:g}",
         "stopped": result.stop_reason,
@@ -254,7 +278,7 @@ def readable(value: Any) -> str:
 
 
 def pretty_json(text: str) -> str:
-    """JSON text over several lines if it is long; as it is if it is no JSON."""
+    """JSON text over several lines if it is long; as it is if it is not JSON."""
     try:
         value = from_json(text.encode(errors="replace"))
     except (ValueError, RecursionError):

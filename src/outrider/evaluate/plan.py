@@ -2,11 +2,11 @@
 
 Invariants:
 - Equal tasks, samples, seed and settings give equal rollouts in any process, so enqueueing them again adds nothing.
-- A run is gone on with only by the plan it was begun with; `check_same` says what differs.
+- A run is gone on with only by the plan it was begun with, or one that extends it; `check_goes_on` says what differs.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core import wire
+from outrider.core.bounds import PositiveCount, Seed, check_bounds
 from outrider.core.crash_points import reached
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
@@ -34,6 +35,9 @@ MAX_NAME = 80
 
 RUN_KEY = "run"
 """Where a rollout's metadata says which run it is a part of."""
+
+_FOLLOWS = {"tag": "mode", "timeout_seconds": "timeout"}
+"""What a plan has of another setting: where both differ, that one is named."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -54,16 +58,15 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     run: str
     tasks: Sequence[Task]
-    samples_per_task: int = 1
-    seed: int = 0
+    samples_per_task: PositiveCount = 1
+    seed: Seed = 0
     tag: str | None = None
     mode: Mode = Mode.TEST
     config: RolloutConfig = RolloutConfig()
     settings: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
-        if self.samples_per_task < 1:
-            raise InvalidInput(f"samples_per_task is {self.samples_per_task}; give 1 or more")
+        check_bounds(self)
         if not self.run:
             raise InvalidInput("the run has no name")
 
@@ -87,16 +90,13 @@ class Plan(Struct, frozen=True, kw_only=True):
                 )
 
     def identity(self) -> Identity:
-        digest = blake2b(digest_size=16)
-        for task in self.tasks:
-            digest.update(msgspec.msgpack.encode(task, order="deterministic"))
         config: dict[str, Any] = msgspec.to_builtins(self.config)
         config["retry_condition"] = sorted(config["retry_condition"])
         settings = {**config, "tag": self.tag, "purpose": self.mode, **self.settings}
         return Identity(
             run=self.run,
             n_tasks=len(self.tasks),
-            tasks=digest.hexdigest(),
+            tasks=_digest_of(self.tasks),
             samples_per_task=self.samples_per_task,
             seed=self.seed,
             settings=msgspec.to_builtins(settings),
@@ -137,17 +137,24 @@ def load_identity(path: Path) -> Identity:
             f"cannot read {path}: {exc.strerror}; this folder holds no run to go on with; start one without --resume"
         ) from exc
     except msgspec.DecodeError as exc:
-        raise InvalidInput(f"{path} is no plan of a run: {exc}") from exc
+        raise InvalidInput(f"{path} is not the plan of a run: {exc}") from exc
 
 
-def check_same(begun: Identity, now: Identity) -> None:
-    """Refuse to go on with a run by another plan, and say what differs."""
+def check_goes_on(begun: Identity, plan: Plan) -> None:
+    """Refuse to go on with a run by another plan, and say what differs.
+
+    A plan may have more samples of each task, and more tasks behind those that it was begun with.
+    """
+    now = plan.identity()
+    differing = {name: (then, given) for name, then, given in _compared(begun, now) if then != given}
     differences = [
         f"{name} was {_shown(then)}, now it is {_shown(given)}"
-        for name, then, given in _compared(begun, now)
-        if then != given
+        for name, (then, given) in differing.items()
+        if _FOLLOWS.get(name) not in differing
     ]
-    if begun.tasks != now.tasks:
+    if now.samples_per_task < begun.samples_per_task:
+        differences.insert(0, f"samples_per_task was {begun.samples_per_task}, now it is {now.samples_per_task}")
+    if _digest_of(plan.tasks[: begun.n_tasks]) != begun.tasks:
         counts = f"{begun.n_tasks:,} then, {now.n_tasks:,} now"
         differences.insert(0, f"the tasks are not the same ({counts})")
     if differences:
@@ -159,12 +166,18 @@ def check_same(begun: Identity, now: Identity) -> None:
 
 def _compared(begun: Identity, now: Identity) -> Iterator[tuple[str, Any, Any]]:
     yield "run", begun.run, now.run
-    yield "samples_per_task", begun.samples_per_task, now.samples_per_task
     yield "seed", begun.seed, now.seed
     # As JSON gives them back: a tuple that was saved comes back as a list.
     settings = from_json(wire.to_json(now.settings))
-    for name in sorted({*begun.settings, *settings}):
+    for name in sorted({*begun.settings, *settings} - {"samples_per_task"}):
         yield name, begun.settings.get(name), settings.get(name)
+
+
+def _digest_of(tasks: Iterable[Task]) -> str:
+    digest = blake2b(digest_size=16)
+    for task in tasks:
+        digest.update(msgspec.msgpack.encode(task, order="deterministic"))
+    return digest.hexdigest()
 
 
 def _shown(value: Any) -> str:

@@ -49,9 +49,10 @@ def markdown(summary: Summary, *, run: str, facts: Mapping[str, Any]) -> str:
         if name != "tag" or len(groups) > 1:
             parts += [f"## By {_plain(name)}", _group_table(name, groups)]
     if summary.not_grouped:
-        parts.append(f"Not told apart, for too many values: {', '.join(map(_plain, summary.not_grouped))}.")
+        parts.append(f"Fields with too many values to split by: {', '.join(map(_plain, summary.not_grouped))}.")
     if total.failures:
         parts += ["## Failures", _table(("side", "whose", "rollouts"), _failures(total))]
+        parts.append(_table(("cause", "rollouts", "one of them"), _causes(summary)))
     parts += ["## Work", _table(("", "mean", "p50", "p95", "max"), _spreads(total)), _totals(summary)]
     return "\n\n".join(parts) + "\n"
 
@@ -81,6 +82,12 @@ def missing_text(total: GroupSummary) -> str:
     return f"{n_missing:,} of {total.n:,} rollouts have no score: {', '.join(reasons)}."
 
 
+def spent_text(total: GroupSummary) -> str:
+    """The time that all attempts took together, of which most run at once: `3 min 2 s by all attempts, ...`."""
+    seconds, calls = seconds_text(total.attempt_seconds), seconds_text(total.model_seconds)
+    return f"{seconds} by all attempts together, {calls} of it in model calls"
+
+
 def _headline(total: GroupSummary) -> str:
     scored = total.reward.scored
     if scored is None:
@@ -99,6 +106,11 @@ def _scores(total: GroupSummary) -> Iterator[tuple[str, str, str]]:
 def _failures(total: GroupSummary) -> Iterator[tuple[str, str, str]]:
     for side, n in total.failures.items():
         yield side, "infrastructure" if Boundary(side).is_infrastructure else "the agent's", f"{n:,}"
+
+
+def _causes(summary: Summary) -> Iterator[tuple[str, str, str]]:
+    for cause in summary.causes:
+        yield f"{cause.boundary}: {cause.message}", f"{cause.n:,}", cause.example
 
 
 def _of_tasks(estimate: Estimate | None, n_tasks: int) -> str:
@@ -153,12 +165,19 @@ def _totals(summary: Summary) -> str:
     sentences = [
         f"{total.model_calls:,} model calls, {total.prompt_tokens:,} tokens in and {total.completion_tokens:,} out",
         f"{seconds_text(summary.wall_seconds)} in all",
+        spent_text(total),
     ]
     if summary.rollouts_per_second is not None and summary.tokens_per_second is not None:
         sentences.append(
             f"{summary.rollouts_per_second:.3g} rollouts and {summary.tokens_per_second:,.0f} tokens a second"
         )
-    sentences.append(f"{total.retries:,} attempts and {total.call_retries:,} calls repeated")
+    sentences.append(f"{total.retries:,} attempts and {total.call_retries:,} calls repeated, all counted")
+    if summary.money is not None:
+        sentences.append(f"{summary.money:.4g} in money")
+    if summary.n_planned is not None and total.n < summary.n_planned:
+        sentences.append(f"{summary.n_planned:,} rollouts planned, {summary.n_begun:,} begun, {total.n:,} done")
+    if summary.n_replaced:
+        sentences.append(f"{summary.n_replaced:,} samples replaced by their retries")
     return "; ".join(sentences) + "."
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from outrider.core.event import Event, EventKind
 from outrider.core.rollout import SAMPLE_KEY, TASK_KEY, Rollout
 from outrider.core.status import RolloutStatus
 from outrider.core.turn import RESET, StepRecord, TurnRecord, step_of, turn_of
+from outrider.evaluate.plan import safe_name
 from outrider.store import Store
 
 RESULT = "result"
@@ -22,6 +24,7 @@ KINDS = ("category", "subject", "topic", "domain", "level", "difficulty", "type"
 """Fields of a task's metadata by which scores are also told apart."""
 
 MAX_KIND = 60
+_DIGEST_BYTES = 8
 
 
 class FailureLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,13 +35,31 @@ class FailureLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
     stage: str = ""
     infrastructure: bool = False
+    permanent: bool = False
+    stops_if_shared: bool = False
+
+
+class Spent(Struct, frozen=True, kw_only=True):
+    """What attempts took together. `spans` are the times in which they ran."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    call_retries: int = 0
+    model_seconds: float = 0.0
+    seconds: float = 0.0
+    spans: tuple[tuple[datetime, datetime], ...] = ()
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
 
 class ResultLine(Struct, frozen=True, kw_only=True):
     """A finished rollout in one line. `seconds` is what the attempt that ended it took, `model_seconds` its calls.
 
-    `n_attempts` counts all attempts, `n_retries` the model calls that were repeated. What a program has added to a line
-    is ignored when it is read back.
+    `n_attempts` counts all attempts, `n_retries` the model calls that were repeated. `others` is what its other
+    attempts took, if it had any. Tasks with the same question and answer have the same `task_digest`. What a
+    program has added to a line is ignored when it is read back.
     """
 
     rollout_id: str
@@ -66,6 +87,32 @@ class ResultLine(Struct, frozen=True, kw_only=True):
     tag: str | None = None
     kinds: Mapping[str, str] = {}
     seed: int | None = None
+    task_digest: str = ""
+    others: Spent | None = None
+
+    @property
+    def spent(self) -> Spent:
+        """What all its attempts took."""
+        own = Spent(
+            calls=self.n_turns,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            call_retries=self.n_retries,
+            model_seconds=self.model_seconds,
+            seconds=self.seconds or 0.0,
+            spans=() if self.started_at is None or self.ended_at is None else ((self.started_at, self.ended_at),),
+        )
+        return own if self.others is None else own + self.others
+
+    @property
+    def name(self) -> str:
+        """What people call the rollout in its run: `q7:0`, by the task's own id."""
+        return name_of(self.rollout_id, self.task_id)[1]
+
+    @property
+    def full_name(self) -> str:
+        """The same behind the name of the run."""
+        return "/".join(filter(None, name_of(self.rollout_id, self.task_id)))
 
     @property
     def tokens(self) -> int:
@@ -80,14 +127,42 @@ class ResultLine(Struct, frozen=True, kw_only=True):
 
 
 async def read_result(store: Store, rollout: Rollout) -> ResultLine:
-    """The line of a rollout, with the events of its latest attempt."""
+    """The line of a rollout, with the events of its latest attempt, and what the earlier ones took."""
     attempt = await store.get_latest_attempt(rollout.rollout_id)
-    events = () if attempt is None else (await store.query_events(rollout.rollout_id)).items
-    return result_line(rollout, attempt, events)
+    if attempt is None:
+        return result_line(rollout, None, ())
+    events = (await store.query_events(rollout.rollout_id, attempt_id=attempt.attempt_id)).items
+    others = await spent_by_others(store, rollout, attempt) if attempt.sequence_id > 1 else None
+    return result_line(rollout, attempt, events, others)
 
 
-def result_line(rollout: Rollout, attempt: Attempt | None, events: Sequence[Event]) -> ResultLine:
-    """Fold a rollout and the events of one attempt."""
+async def spent_by_others(store: Store, rollout: Rollout, attempt: Attempt) -> Spent:
+    """What all attempts of a rollout took but this one."""
+    spent = Spent()
+    for other in await store.query_attempts(rollout.rollout_id):
+        if other.attempt_id != attempt.attempt_id:
+            events = (await store.query_events(rollout.rollout_id, attempt_id=other.attempt_id)).items
+            spent += _spent_by(other, events)
+    return spent
+
+
+def _spent_by(attempt: Attempt, events: Iterable[Event]) -> Spent:
+    turns = [turn for event in events if (turn := recorded_turn(event)) is not None]
+    return Spent(
+        calls=len(turns),
+        prompt_tokens=sum(turn.prompt_tokens for turn in turns),
+        completion_tokens=sum(turn.completion_tokens for turn in turns),
+        call_retries=sum(turn.n_retries for turn in turns),
+        model_seconds=round(sum(turn.seconds for turn in turns), 6),
+        seconds=_seconds(attempt) or 0.0,
+        spans=() if attempt.ended_at is None else ((attempt.started_at, attempt.ended_at),),
+    )
+
+
+def result_line(
+    rollout: Rollout, attempt: Attempt | None, events: Sequence[Event], others: Spent | None = None
+) -> ResultLine:
+    """Fold a rollout and the events of one attempt; `others` is what the rest of its attempts took."""
     task = rollout.input if isinstance(rollout.input, Mapping) else {}
     result = _result(events)
     turns = [turn for event in events if (turn := recorded_turn(event)) is not None]
@@ -118,7 +193,16 @@ def result_line(rollout: Rollout, attempt: Attempt | None, events: Sequence[Even
         tag=rollout.tag,
         kinds=_kinds(task.get("metadata")),
         seed=rollout.seed,
+        task_digest=_task_digest(task),
+        others=others,
     )
+
+
+def _task_digest(task: Mapping[str, Any]) -> str:
+    """Of the question and the answer, and of the metadata where that is all there is, as of games."""
+    question = task.get("question") or task.get("metadata")
+    asked = msgspec.msgpack.encode((question, task.get("answer")), order="deterministic")
+    return blake2b(asked, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def recorded_turn(event: Event) -> TurnRecord | None:
@@ -146,6 +230,16 @@ def task_id_of(rollout: Rollout) -> str:
     task = rollout.input if isinstance(rollout.input, Mapping) else {}
     found = rollout.metadata.get(TASK_KEY, task.get(TASK_KEY))
     return rollout.rollout_id if found is None else str(found)
+
+
+def name_of(rollout_id: str, task_id: str) -> tuple[str, str]:
+    """The run and what people call the rollout in it: a store has the ids of tasks in a safe form, if need be."""
+    group, _, sample = rollout_id.rpartition(":")
+    run, _, task = group.rpartition("/")
+    if run and task == safe_name(task_id):
+        return run, f"{task_id}:{sample}"
+    run, _, name = rollout_id.rpartition("/")
+    return run, name
 
 
 def _result(events: Iterable[Event]) -> Mapping[str, Any]:
@@ -183,6 +277,8 @@ def _failure(rollout: Rollout) -> FailureLine | None:
         message=failure.message,
         stage=failure.stage,
         infrastructure=failure.boundary.is_infrastructure,
+        permanent=failure.permanent,
+        stops_if_shared=failure.stops_if_shared,
     )
 
 

@@ -10,6 +10,7 @@ Invariants:
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Self
 
@@ -18,13 +19,14 @@ import msgspec
 from outrider.core import wire
 from outrider.core.crash_points import reached
 from outrider.core.decoding import from_json, json_decoder
-from outrider.core.errors import InvalidInput, OutriderError
-from outrider.core.files import private
+from outrider.core.errors import InvalidInput
+from outrider.core.files import append_whole, explaining_disk, private
 from outrider.evaluate.plan import RUN_KEY
 from outrider.evaluate.results import ResultLine, read_result
+from outrider.evaluate.retries import replaced
+from outrider.evaluate.summary import Scoreboard
 from outrider.store import Store
 
-RESULTS_FILE = "results.jsonl"
 FEED_PAGE = 256
 
 
@@ -38,7 +40,6 @@ class ResultsFile:
         self._descriptor = _locked(path)
         try:
             _cut_torn_line(self._descriptor)
-            self._size = os.fstat(self._descriptor).st_size
             self._written = {line.rollout_id for line in read_results(path)}
         except BaseException:
             os.close(self._descriptor)
@@ -60,33 +61,32 @@ class ResultsFile:
     def path(self) -> Path:
         return self._path
 
+    @property
+    def rollout_ids(self) -> AbstractSet[str]:
+        """The rollouts that are written down."""
+        return self._written
+
     def append(self, lines: Iterable[ResultLine]) -> list[ResultLine]:
-        """Write those that are not there yet, and return them. If the disk is full, what did not fit is not there."""
+        """Write those that are not there yet, and return them.
+
+        Raises `StoreUnavailable` if the disk is full: what did not fit is not there, and may be appended again.
+        """
         new = []
-        for line in lines:
-            if line.rollout_id not in self._written:
-                self._write(wire.to_json(line).encode() + b"\n")
-                self._written.add(line.rollout_id)
-                reached("results.line_written")
-                new.append(line)
-        if new and self._sync:
-            os.fsync(self._descriptor)
+        with explaining_disk(self._path):
+            for line in lines:
+                if line.rollout_id not in self._written:
+                    append_whole(self._descriptor, wire.to_json(line).encode() + b"\n")
+                    self._written.add(line.rollout_id)
+                    reached("results.line_written")
+                    new.append(line)
+            if new and self._sync:
+                os.fsync(self._descriptor)
         return new
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def _write(self, data: bytes) -> None:
-        try:
-            n_written = os.write(self._descriptor, data)
-            while n_written < len(data):
-                n_written += os.write(self._descriptor, data[n_written:])
-        except OSError as exc:
-            os.ftruncate(self._descriptor, self._size)
-            raise OutriderError(f"cannot write {self._path}: {exc.strerror}; the store keeps all results") from exc
-        self._size += len(data)
 
 
 def read_results(path: Path) -> Iterator[ResultLine]:
@@ -105,11 +105,27 @@ def read_results(path: Path) -> Iterator[ResultLine]:
                 line = decoder.decode(data)
             except (msgspec.DecodeError, UnicodeDecodeError) as exc:
                 raise InvalidInput(
-                    f"{path}, line {number} is no result: {exc}; move the file away, it is made anew from the store"
+                    f"{path}, line {number} is not a result: {exc}; move the file away, it is made anew from the store"
                 ) from exc
             if line.rollout_id not in seen:
                 seen.add(line.rollout_id)
                 yield line
+
+
+def count_results(path: Path, board: Scoreboard) -> None:
+    """Count the lines of a file. Of a sample in whose place a retry has ended, only what it took is counted."""
+    gone = replaced(line.rollout_id for line in read_results(path))
+    for line in read_results(path):
+        if line.rollout_id in gone:
+            board.add_replaced(line)
+        else:
+            board.add(line)
+
+
+def counted_results(path: Path) -> Iterator[ResultLine]:
+    """The lines of a file, without the samples in whose place a retry has ended."""
+    gone = replaced(line.rollout_id for line in read_results(path))
+    return (line for line in read_results(path) if line.rollout_id not in gone)
 
 
 async def next_results(

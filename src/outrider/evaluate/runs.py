@@ -7,14 +7,15 @@ from pathlib import Path
 from msgspec import Struct
 
 from outrider.core.errors import InvalidInput
+from outrider.core.nearest import nearest as nearest_of
 from outrider.core.rollout import Rollout
 from outrider.core.status import RolloutStatus
-from outrider.evaluate.plan import RUN_KEY
-from outrider.evaluate.results import task_id_of
+from outrider.evaluate.plan import PLAN_FILE, RUN_KEY
+from outrider.evaluate.results import name_of, task_id_of
 from outrider.store import Store, StoreUrl
 
 STORE_FILE = "store.db"
-RESULTS_FOLDER = "results"
+RESULTS_FOLDER, RESULTS_FILE = "results", "results.jsonl"
 PAGE = 500
 MAX_NAMED = 5
 
@@ -44,8 +45,18 @@ def find_run(name: str, *, store_url: StoreUrl | None = None) -> RunPlace:
     if Path(name).is_file():
         return RunPlace(name=name, store_url=_url(Path(name)))
     if Path(name).is_dir():
-        raise InvalidInput(f"{name} is no run: it holds no {STORE_FILE}{_near(name, [Path(name)])}")
-    raise InvalidInput(f"there is no run {name!r} here or in {RESULTS_FOLDER}{_near(name, _places(name))}")
+        raise InvalidInput(f"{name} is not a run: it holds no {STORE_FILE}; {known_runs(name, [Path(name)])}")
+    raise InvalidInput(f"there is no run {name!r} here or in {RESULTS_FOLDER}; {known_runs(name, _places(name))}")
+
+
+def results_of(name: str) -> Path:
+    """The results file of a run: in its folder (as given, or in `results`), or the file itself."""
+    for path in (Path(name) / RESULTS_FILE, Path(RESULTS_FOLDER) / name / RESULTS_FILE, Path(name)):
+        if path.is_file():
+            return path
+    raise InvalidInput(
+        f"there is no run {name!r} with results here or in {RESULTS_FOLDER}; {known_runs(name, _places(name))}"
+    )
 
 
 async def run_rollouts(store: Store, run: str | None, *, status: RolloutStatus | None = None) -> AsyncIterator[Rollout]:
@@ -59,28 +70,32 @@ async def run_rollouts(store: Store, run: str | None, *, status: RolloutStatus |
 
 
 async def find_rollout(store: Store, run: str | None, wanted: str) -> Rollout:
-    """The rollout of that id or, the run before it or not, the only one of that task, or whose id begins so."""
+    """The rollout of that id or name or, the run before it or not, the only one of that task, or that begins so."""
     if (exact := await store.get_rollout_by_id(wanted)) is not None:
         return exact
-    alike: list[Rollout] = []
-    ids = []
+    alike: dict[str, Rollout] = {}
+    of_task: dict[str, Rollout] = {}
+    known = []
     async for rollout in run_rollouts(store, run):
-        short = rollout.rollout_id.rpartition("/")[2]
-        if short == wanted:
+        run_name, name = name_of(rollout.rollout_id, task_id_of(rollout))
+        full_name = f"{run_name}/{name}" if run_name else name
+        names = name, full_name, rollout.rollout_id, rollout.rollout_id.rpartition("/")[2]
+        if wanted in names:
             return rollout
-        if rollout.rollout_id.startswith(wanted) or short.startswith(wanted):
-            alike.append(rollout)
-        ids.append(rollout.rollout_id)
-    of_task = [rollout for rollout in alike if task_id_of(rollout) == wanted]
-    for chosen in (alike, of_task):
+        if any(one.startswith(wanted) for one in names):
+            alike[full_name] = rollout
+        if task_id_of(rollout) == wanted:
+            of_task[full_name] = rollout
+        known.append(full_name)
+    for chosen in (of_task, alike):
         if len(chosen) == 1:
-            return chosen[0]
-    if alike:
-        named = ", ".join(rollout.rollout_id for rollout in alike[:MAX_NAMED])
+            return next(iter(chosen.values()))
+    if alike := of_task or alike:
+        named = ", ".join(list(alike)[:MAX_NAMED])
         raise InvalidInput(
             f"{len(alike)} rollouts begin with {wanted!r}: {named}{', …' if len(alike) > MAX_NAMED else ''}"
         )
-    near = nearest(wanted, ids)
+    near = nearest(wanted, known)
     hint = f"; the nearest are {', '.join(near)}" if near else ""
     raise InvalidInput(f"no rollout of this run is called {wanted!r}{hint}")
 
@@ -112,13 +127,19 @@ def _places(name: str) -> list[Path]:
     return [Path(name).parent, Path(RESULTS_FOLDER)]
 
 
-def _near(name: str, folders: Iterable[Path]) -> str:
-    """Runs there are instead, those of like names first."""
+def known_runs(name: str, folders: Iterable[Path]) -> str:
+    """How many runs there are in these folders, and those with the names most like this one."""
     runs = {
         file.parent.name: str(file.parent)
         for folder in dict.fromkeys(folders)
         if folder.is_dir()
-        for file in sorted(folder.glob(f"*/{STORE_FILE}"))
+        for file in sorted((*folder.glob(f"*/{STORE_FILE}"), *folder.glob(f"*/{PLAN_FILE}")))
     }
-    chosen = get_close_matches(Path(name).name, runs, n=MAX_NAMED, cutoff=0.4) or list(runs)[-MAX_NAMED:]
-    return f"; there are {', '.join(runs[run] for run in chosen)}" if chosen else ""
+    if not runs:
+        return "there are no runs yet; `outrider run` makes one"
+    alike = nearest_of(Path(name).name, runs, MAX_NAMED, cutoff=0.4)
+    chosen = alike or list(runs)[-MAX_NAMED:]
+    which = "the nearest" if alike else "among them"
+    names = ", ".join(runs[run] for run in chosen)
+    count = "is 1 run" if len(runs) == 1 else f"are {len(runs):,} runs"
+    return f"there {count}, {which} {names}; `outrider ls` lists them"

@@ -59,7 +59,10 @@ def json_values(name: str, data: bytes) -> Iterator[Placed]:
             try:
                 value = decode(line)
             except ValueError as exc:
-                raise InvalidInput(f"{place}: {exc}") from exc
+                hint = (
+                    "; each line must hold a whole item, or the file one list of all" if "truncated" in str(exc) else ""
+                )
+                raise InvalidInput(f"{place}: {exc}{hint}") from exc
             yield place, value
 
 

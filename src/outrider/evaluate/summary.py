@@ -4,6 +4,9 @@ What has no reward never leaves the denominator: each score is given twice, over
 where what has none counts as nothing reached. pass@k counts a failure of the agent's own (its code, a limit) as a
 sample that did not pass. What the infrastructure lost or somebody cancelled is no sample, so a task may have too few
 left for a k, and `n` says how many tasks a value is about; over *all*, it is a sample that did not pass.
+
+What was spent is counted whole: by attempts that were tried again, by rollouts that have not ended, and by samples that
+a retry has replaced.
 """
 
 import math
@@ -16,10 +19,12 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
+from outrider.core.causes import Cause, Causes
 from outrider.core.sketch import Sketch
 from outrider.core.status import RolloutStatus
 from outrider.evaluate.estimate import ClusteredMean, Estimate, pass_at, pass_sizes
 from outrider.evaluate.results import ResultLine
+from outrider.evaluate.retries import is_retry
 from outrider.evaluate.spans import Spans
 
 SUCCESS_AT = 1.0
@@ -57,7 +62,8 @@ class GroupSummary(Struct, frozen=True, kw_only=True):
     """What a set of rollouts came to. `failures` counts them by boundary.
 
     `infrastructure` is how many of those say nothing about the agent; `retries` are attempts after the first,
-    `call_retries` model calls that were repeated.
+    `call_retries` model calls that were repeated. Tokens, calls and seconds are those of all attempts, but for the
+    spreads: `seconds`, `turns` and `tokens` are about the attempts that ended rollouts.
     """
 
     n: int
@@ -75,12 +81,18 @@ class GroupSummary(Struct, frozen=True, kw_only=True):
     completion_tokens: int
     model_calls: int
     model_seconds: float
+    attempt_seconds: float
     retries: int
     call_retries: int
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The numbers of a run. `wall_seconds` is the time in which rollouts ran; a pause before a resume is not in it."""
+    """The numbers of a run. `wall_seconds` is the time in which rollouts ran; a pause before a resume is not in it.
+
+    `n_planned` is how many rollouts were to be run, `n_begun` how many were, and `total.n` how many have ended.
+    `n_replaced` are samples in whose place their retries are counted. `money` is what the tokens cost, if prices
+    were given.
+    """
 
     total: GroupSummary
     by: Mapping[str, Mapping[str, GroupSummary]]
@@ -92,6 +104,12 @@ class Summary(Struct, frozen=True, kw_only=True):
     rollouts_per_second: float | None
     tokens_per_second: float | None
     histograms: Mapping[str, Sequence[Bar]]
+    causes: Sequence[Cause] = ()
+    """Why rollouts failed, the most frequent cause first."""
+    n_planned: int | None = None
+    n_begun: int = 0
+    n_replaced: int = 0
+    money: float | None = None
 
 
 @dataclass(slots=True)
@@ -139,10 +157,10 @@ class _Group:
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
-        self.n_infrastructure = self.n_scored = self.n_turns = 0
+        self.n_infrastructure = self.n_scored = self.n_calls = 0
         self.n_retries = self.n_call_retries = 0
         self.prompt_tokens = self.completion_tokens = 0
-        self.model_seconds = 0.0
+        self.model_seconds = self.attempt_seconds = 0.0
         self.seconds, self.turns, self.tokens = Sketch(), Sketch(), Sketch()
         self.scores = _Scores()
 
@@ -152,16 +170,20 @@ class _Group:
         if line.failure is not None and line.status is RolloutStatus.FAILED:
             self.failures[line.failure.boundary] += 1
             self.n_infrastructure += line.failure.infrastructure
-        self.n_turns += line.n_turns
-        self.n_retries += max(line.n_attempts - 1, 0)
-        self.n_call_retries += line.n_retries
-        self.prompt_tokens += line.prompt_tokens
-        self.completion_tokens += line.completion_tokens
-        self.model_seconds += line.model_seconds
         if line.seconds is not None:
             self.seconds.add(line.seconds)
             self.turns.add(line.n_turns)
             self.tokens.add(line.tokens)
+
+    def spend(self, line: ResultLine) -> None:
+        spent = line.spent
+        self.n_retries += max(line.n_attempts - 1, 0)
+        self.n_calls += spent.calls
+        self.n_call_retries += spent.call_retries
+        self.prompt_tokens += spent.prompt_tokens
+        self.completion_tokens += spent.completion_tokens
+        self.model_seconds += spent.model_seconds
+        self.attempt_seconds += spent.seconds
 
     def summary(self, open_tasks: Iterable[_Task], sizes: Sequence[int], success_at: float) -> GroupSummary:
         scores = copy(self.scores)
@@ -185,25 +207,38 @@ class _Group:
             tokens=_quantiles(self.tokens),
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
-            model_calls=self.n_turns,
+            model_calls=self.n_calls,
             model_seconds=round(self.model_seconds, 6),
+            attempt_seconds=round(self.attempt_seconds, 6),
             retries=self.n_retries,
             call_retries=self.n_call_retries,
         )
 
 
 class Scoreboard:
-    """Counts result lines, each once. With `samples_per_task` a task whose samples have all ended is let go of."""
+    """Counts result lines, each once. With `samples_per_task` a task whose samples have all ended is let go of.
 
-    def __init__(self, *, samples_per_task: int | None = None, success_at: float = SUCCESS_AT) -> None:
+    `prices` are those of a million tokens, in prompts and completions.
+    """
+
+    def __init__(
+        self,
+        *,
+        samples_per_task: int | None = None,
+        success_at: float = SUCCESS_AT,
+        prices: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
         self._samples_per_task = samples_per_task
         self._success_at = success_at
+        self._prices = prices
+        self._n_open = self._n_replaced = 0
         self._total = _Group()
         self._groups: dict[str, dict[str, _Group]] = {}
         self._crowded: set[str] = set()
         self._open: dict[str, _Task] = {}
         self._most_samples = samples_per_task or 0
         self._spans = Spans()
+        self._causes = Causes()
         self._rewards = 0.0
 
     @property
@@ -215,14 +250,31 @@ class Scoreboard:
         """The mean over what was scored so far, at no cost."""
         return self._rewards / self._total.n_scored if self._total.n_scored else None
 
+    def add_open(self, line: ResultLine) -> None:
+        """Count what a rollout took that has begun and not ended. An open retry is of a sample that is counted."""
+        self._n_open += not is_retry(line.rollout_id)
+        self._spend(line, self._keys(line))
+
+    def add_replaced(self, line: ResultLine) -> None:
+        """Count what a sample took in whose place a retry of it is counted."""
+        self._n_replaced += 1
+        self._spend(line, self._keys(line))
+
+    def _spend(self, line: ResultLine, keys: Iterable[tuple[str, str]]) -> None:
+        for group in (self._total, *(self._group(*key) for key in keys)):
+            group.spend(line)
+        for began_at, ended_at in line.spent.spans:
+            self._spans.add(began_at.timestamp(), ended_at.timestamp())
+
     def add(self, line: ResultLine) -> None:
         keys = self._keys(line)
         for group in (self._total, *(self._group(*key) for key in keys)):
             group.add(line)
+        self._spend(line, keys)
         if line.reward is not None:
             self._rewards += line.reward
-        if line.started_at is not None and line.ended_at is not None:
-            self._spans.add(line.started_at.timestamp(), line.ended_at.timestamp())
+        if line.failure is not None and line.status is RolloutStatus.FAILED:
+            self._causes.add(line.full_name, line.failure)
         task = self._open.setdefault(line.task_id, _Task(groups=keys))
         task.rewards.append(line.reward)
         task.n_missing += line.is_missing
@@ -230,7 +282,7 @@ class Scoreboard:
         if self._samples_per_task is not None and len(task.rewards) >= self._samples_per_task:
             self._close(self._open.pop(line.task_id))
 
-    def summary(self) -> Summary:
+    def summary(self, *, n_planned: int | None = None) -> Summary:
         """What has been counted so far, tasks with samples still to come included."""
         sizes = pass_sizes(self._most_samples) if self._most_samples else ()
         total = self._total.summary(self._open.values(), sizes, self._success_at)
@@ -255,7 +307,18 @@ class Scoreboard:
             rollouts_per_second=total.n / wall if wall else None,
             tokens_per_second=total.completion_tokens / wall if wall else None,
             histograms={"seconds": _histogram(self._total.seconds), "tokens": _histogram(self._total.tokens)},
+            causes=self._causes.most_common(),
+            n_planned=n_planned,
+            n_begun=total.n + self._n_open,
+            n_replaced=self._n_replaced,
+            money=self._money(total),
         )
+
+    def _money(self, total: GroupSummary) -> float | None:
+        prompt_price, completion_price = self._prices
+        if not (prompt_price or completion_price):
+            return None
+        return (total.prompt_tokens * prompt_price + total.completion_tokens * completion_price) / 1e6
 
     def _keys(self, line: ResultLine) -> tuple[tuple[str, str], ...]:
         """The groups that a line belongs to; a field with too many values stops grouping, and what it had goes."""

@@ -12,6 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from outrider.core.errors import InvalidInput
+from outrider.core.extras import install_command
+from outrider.core.variables import variable
 from outrider.evaluate.source import Placed, decode_text, shown
 
 HUB = "hf:"
@@ -59,7 +61,7 @@ def parquet_rows(name: str) -> Iterator[Placed]:
         from pyarrow import ArrowException  # type: ignore[import-untyped] # noqa: PLC0415 an extra
         from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped] # noqa: PLC0415
     except ImportError as exc:
-        raise InvalidInput(f"reading {name} needs: pip install 'outrider[parquet]'") from exc
+        raise InvalidInput(f"reading {name} needs: {install_command('parquet')}") from exc
     try:
         with ParquetFile(name) as file:
             yield from _arrow_rows(name, file.iter_batches())
@@ -78,14 +80,14 @@ def dataset_rows(name: str) -> Iterator[Placed]:
     try:
         import datasets  # type: ignore[import-untyped] # noqa: PLC0415 an extra, and slow to import
     except ImportError as exc:
-        raise InvalidInput(f"reading {name} needs: pip install 'outrider[hf]'") from exc
+        raise InvalidInput(f"reading {name} needs: {install_command('hf')}") from exc
     path, _, split = name.removeprefix(HUB).partition(":")
     try:
         if is_saved_dataset(path):
             found = datasets.load_from_disk(path)
         else:
             dataset, config = _name_and_config(path)
-            found = datasets.load_dataset(dataset, config)
+            found = datasets.load_dataset(dataset, config, token=variable("HF_TOKEN"))
     except Exception as exc:  # the library raises errors of a dozen others
         raise InvalidInput(f"cannot load {name}: {type(exc).__name__}: {exc}") from exc
     if isinstance(found, datasets.DatasetDict):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from outrider.core.bounds import PositiveCount, check_bounds
 from outrider.core.errors import InvalidInput
 from outrider.orchestra.context import Eviction
 from outrider.orchestra.prompt import Prompt
@@ -34,14 +35,13 @@ class Agent:
     reads: tuple[str, ...] | None = None
     parse: Parse = str.strip
     sampling: Sampling = field(default_factory=Sampling)
-    max_context_tokens: int | None = None
+    max_context_tokens: PositiveCount | None = None
     eviction: Eviction = Eviction.OLDEST
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name or "/" in self.name:
             raise InvalidInput(f"an agent is named {self.name!r}; give a name without dots and slashes")
-        if self.max_context_tokens is not None and self.max_context_tokens < 1:
-            raise InvalidInput(f"agent {self.name!r}: max_context_tokens is {self.max_context_tokens}; give 1 or more")
+        check_bounds(self)
         if isinstance(self.reads, str):
             raise InvalidInput(f"agent {self.name!r}: reads is a text; write reads=({self.reads!r},)")
         if self.name == PROGRAM:
@@ -63,7 +63,7 @@ def agents_of(given: Mapping[str, Agent] | Iterable[Agent]) -> dict[str, Agent]:
     for agent in agents.values():
         for name in agent.reads or ():
             if name not in agents and name != PROGRAM:
-                raise InvalidInput(f"agent {agent.name!r} reads {name!r}, whom nobody is; {hint(name, agents)}")
+                raise InvalidInput(f"agent {agent.name!r} reads the unknown agent {name!r}; {hint(name, agents)}")
     return agents
 
 
@@ -72,7 +72,7 @@ def check_order(agents: Mapping[str, Agent], needs: Mapping[str, Sequence[str]])
     for name, others in needs.items():
         for each in (name, *others):
             if each not in agents:
-                raise InvalidInput(f"the dependencies name {each!r}, whom nobody is; {hint(each, agents)}")
+                raise InvalidInput(f"the dependencies name the unknown agent {each!r}; {hint(each, agents)}")
     done: set[str] = set()
     left = {name: set(others) for name, others in needs.items()}
     while ready := [name for name, others in left.items() if others <= done | (agents.keys() - left.keys())]:

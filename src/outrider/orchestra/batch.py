@@ -12,6 +12,7 @@ from outrider.agent.context import Context
 from outrider.agent.episode import EpisodeKit
 from outrider.agent.protocol import Result
 from outrider.core.attempt import Attempt, Failure
+from outrider.core.bounds import PositiveCount, SecondsLimit, check_bounds
 from outrider.core.chat import Message, user
 from outrider.core.clock import Clock, utc
 from outrider.core.errors import AgentError, AttemptError, LimitError, boundary
@@ -44,9 +45,12 @@ class SampleOutcome(Struct, frozen=True, kw_only=True):
 class Limits:
     """How many samples are played at once, for how long each, and how often it is tried."""
 
-    window: int
-    timeout_seconds: float
-    max_attempts: int
+    window: PositiveCount
+    timeout_seconds: SecondsLimit
+    max_attempts: PositiveCount
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class Plain(Environments):

@@ -144,17 +144,17 @@ class Caller:
         policy = self._ctx.policy_named(agent.policy)
         assert isinstance(policy, RecordedPolicy)
         sampling = agent.sampling if planned.seed is None else replace(agent.sampling, seed=planned.seed)
-        asked_at = clock.time()
+        asked_at = clock.monotonic()
         await self._pacing.enter(sample, planned)
         completion, seconds = await policy.ask(planned.messages, sampling=sampling, call=planned.record)
-        answered_at = clock.time()
+        answered_at = clock.monotonic()
         value = _parsed(agent, completion.message.content)
         outcome = CallOutcome(
             id=planned.record.id,
             verdict=_named(value) if isinstance(value, Verdict) else "",
             queue_seconds=max(answered_at - asked_at - seconds, 0.0) + completion.queue_seconds,
             model_seconds=max(seconds - completion.queue_seconds, 0.0),
-            parse_seconds=clock.time() - answered_at,
+            parse_seconds=clock.monotonic() - answered_at,
             completion_tokens=completion.usage.completion_tokens,
         )
         reply = Reply(

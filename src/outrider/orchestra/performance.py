@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from outrider.core.errors import InvalidInput
+from outrider.core.bounds import PositiveCount, check_bounds
 
 
 class Performance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,12 +24,11 @@ class Performance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     enable_parallel_agents: bool = True
     """Agents that do not need each other are asked at the same time. Off: one after the other."""
 
-    max_context_length: int | None = None
+    max_context_length: PositiveCount | None = None
     """Tokens of a prompt, for agents that have no `max_context_tokens` of their own."""
 
     batch_synchronous: bool = False
     """All samples of a batch take each step together, as designs with masks do: the baseline."""
 
     def __post_init__(self) -> None:
-        if self.max_context_length is not None and self.max_context_length < 1:
-            raise InvalidInput(f"max_context_length is {self.max_context_length}; give 1 or more, or leave it out")
+        check_bounds(self)

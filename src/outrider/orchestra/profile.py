@@ -29,7 +29,7 @@ _log = logging.getLogger("outrider.orchestra")
 
 
 class Span(Struct, frozen=True, kw_only=True):
-    """One call of an agent, or one use of the environment (`agent` is empty), as the clock saw it."""
+    """One call of an agent, or one use of the environment (`agent` is empty), in monotonic time."""
 
     agent: str
     call_id: str

@@ -246,9 +246,9 @@ class Team:
         await self.settle()
         if isinstance(action, Reply):
             action = action.message
-        began_at = self.ctx.clock.time()
+        began_at = self.ctx.clock.monotonic()
         step = await self.ctx.env.step(assistant(action) if isinstance(action, str) else action)
-        self.spans.append(Span(agent="", call_id="", began_at=began_at, ended_at=self.ctx.clock.time()))
+        self.spans.append(Span(agent="", call_id="", began_at=began_at, ended_at=self.ctx.clock.monotonic()))
         self._state.last_step = step
         self._state.observations.extend(message.content for message in step.observation)
         return step
@@ -321,7 +321,7 @@ class Team:
         self, planned: Sequence[Planned], *, ordered: bool = True, needs_all: bool = False
     ) -> AsyncIterator[Tasks[Made]]:
         """Make the calls. Those that the block has not looked at are told of as wasted."""
-        began_at = self.ctx.clock.time()
+        began_at = self.ctx.clock.monotonic()
         at_once = self._performance.enable_parallel_agents
         work = [partial(self._caller.make, each) for each in planned]
         calls = Tasks(work, at_once=at_once, ordered=ordered, needs_all=needs_all)
@@ -405,7 +405,7 @@ class Team:
             if not failed(task):
                 self._tell(task.result(), used=False)
                 continue
-            now, call = self.ctx.clock.time(), planned[place].record
+            now, call = self.ctx.clock.monotonic(), planned[place].record
             cut_off = Span(agent=call.agent, call_id=call.id, began_at=began_at, ended_at=now, used=False)
             self.spans.append(replace(cut_off, model_seconds=now - began_at))
 

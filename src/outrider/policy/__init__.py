@@ -1,7 +1,7 @@
 """Policies: the models that agents ask."""
 
 from outrider.policy.opening import open_policy
-from outrider.policy.protocol import ChatPolicy, Completion, FinishReason, Sampling, Tokens, Usage
+from outrider.policy.protocol import ChatPolicy, Completion, FinishReason, Probe, Sampling, Tokens, Usage
 from outrider.policy.spec import Budget, PolicySpec
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Completion",
     "FinishReason",
     "PolicySpec",
+    "Probe",
     "Sampling",
     "Tokens",
     "Usage",

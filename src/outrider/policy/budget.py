@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+from msgspec import structs
+
 from outrider.core.chat import Message, ToolSpec
 from outrider.core.clock import Clock
 from outrider.core.errors import BudgetSpent, InvalidInput
-from outrider.policy.protocol import ChatPolicy, Completion, Sampling, Usage
+from outrider.policy.protocol import ChatPolicy, Completion, Probe, Sampling, Usage
 from outrider.policy.spec import Budget
 
 CHARACTERS_PER_TOKEN = 4
@@ -13,13 +15,13 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class Purse:
-    """What is left of a budget. Time runs from the moment it is made."""
+    """What is left of a budget. Time runs from the moment it is made, on from the seconds that were used before."""
 
-    def __init__(self, budget: Budget, clock: Clock) -> None:
-        _refuse_nonsense(budget)
+    def __init__(self, budget: Budget, clock: Clock, *, used_seconds: float = 0.0) -> None:
+        _require_prices(budget)
         self._budget = budget
         self._clock = clock
-        self._began_at = clock.monotonic()
+        self._began_at = clock.monotonic() - used_seconds
         self._n_prompt_tokens = 0
         self._n_completion_tokens = 0
 
@@ -72,11 +74,13 @@ class BudgetedPolicy:
     ) -> Completion:
         self.purse.check()
         completion = await self._inner.complete(messages, tools=tools, sampling=sampling, session=session)
-        self.purse.charge(completion.usage if completion.usage != Usage() else _estimate(messages, completion))
+        if completion.usage == Usage():  # told as it is charged, so that totals agree with the budget
+            completion = structs.replace(completion, usage=_estimate(messages, completion))
+        self.purse.charge(completion.usage)
         return completion
 
-    async def check(self) -> None:
-        await self._inner.check()
+    async def check(self, sampling: Sampling | None = None, probe: Probe | None = None) -> None:
+        await self._inner.check(sampling, probe)
 
     async def close(self) -> None:
         await self._inner.close()
@@ -95,10 +99,6 @@ def _spent(what: str) -> BudgetSpent:
     return BudgetSpent(f"the budget is spent: {what}. Raise it and go on with --resume", stage="policy.complete")
 
 
-def _refuse_nonsense(budget: Budget) -> None:
-    for name in ("tokens", "money", "seconds", "prompt_price", "completion_price"):
-        value = getattr(budget, name)
-        if value is not None and not value >= 0:
-            raise InvalidInput(f"budget: {name} is {value}; give a number that is not negative")
+def _require_prices(budget: Budget) -> None:
     if budget.money is not None and not (budget.prompt_price or budget.completion_price):
         raise InvalidInput("budget: a limit in money needs a price per million tokens, for prompts or completions")

@@ -30,6 +30,15 @@ async def open_policy(spec: PolicySpec, *, clock: Clock | None = None, purse: Pu
     return policy
 
 
+def exposed_secrets(spec: PolicySpec) -> list[str]:
+    """Warnings about secrets that the policy would send where others can read them. Opens nothing."""
+    if spec.model.startswith((BUILTIN, REPLAY)):
+        return []
+    from outrider.policy.openai import exposure  # noqa: PLC0415 it brings the HTTP client along
+
+    return list(exposure.exposed_secrets(spec))
+
+
 async def _open_model(spec: PolicySpec, clock: Clock | None) -> ChatPolicy:
     if not spec.model:
         raise InvalidInput("no model is given; name one, such as builtin:solver")
@@ -40,7 +49,7 @@ async def _open_model(spec: PolicySpec, clock: Clock | None) -> ChatPolicy:
         return ScriptedPolicy(bundled_scripts(), name=spec.model, options=options, clock=clock)
     if spec.model.startswith(REPLAY):
         return await open_replay(spec.model.removeprefix(REPLAY))
-    from outrider.policy.openai import open_openai_policy  # noqa: PLC0415 it brings the HTTP client along
+    from outrider.policy.openai.policy import open_openai_policy  # noqa: PLC0415 it brings the HTTP client along
 
     policy: ChatPolicy = await open_openai_policy(spec, clock=clock)
     return policy

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from outrider.core.chat import Message, ToolSpec
+from outrider.core.bounds import PositiveCount, Seed, Share, Temperature, TopK, check_bounds
+from outrider.core.chat import Message, ToolSpec, system, user
 
 
 class FinishReason(StrEnum):
@@ -28,12 +29,17 @@ class FinishReason(StrEnum):
 class Sampling(Struct, frozen=True, kw_only=True):
     """How to sample. What is None is left to the server."""
 
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
-    seed: int | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    max_tokens: PositiveCount | None = None
+    seed: Seed | None = None
     stop: tuple[str, ...] = ()
     logprobs: bool = False
+    top_k: TopK | None = None
+    reasoning_effort: str | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class Usage(Struct, frozen=True, kw_only=True):
@@ -68,6 +74,22 @@ class Completion(Struct, frozen=True, kw_only=True):
     queue_seconds: float = 0.0
 
 
+class Probe(Struct, frozen=True, kw_only=True):
+    """What the requests of a run will hold, so that a server that refuses it is found out before the run.
+
+    `without_tools` and `without_system` say how to run on a server that takes no tools, or no system messages.
+    """
+
+    tools: tuple[ToolSpec, ...] = ()
+    has_system: bool = False
+    without_tools: str = ""
+    without_system: str = ""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return (system("Be brief."), user("Hi")) if self.has_system else (user("Hi"),)
+
+
 class ChatPolicy(Protocol):
     """Completes conversations. One policy serves many attempts at once; it is opened and closed by their worker."""
 
@@ -85,8 +107,8 @@ class ChatPolicy(Protocol):
         call can succeed any more.
         """
 
-    async def check(self) -> None:
-        """Raise `InvalidInput` if the policy cannot be used as configured: server, key, model. Cheap."""
+    async def check(self, sampling: Sampling | None = None, probe: Probe | None = None) -> None:
+        """Raise `InvalidInput` if it cannot be used: server, key, model, sampling, and what `probe` holds. Cheap."""
 
     async def close(self) -> None:
         """Let go of connections and files."""

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from outrider.core.errors import InvalidInput
+from outrider.core.bounds import Count, PositiveCount, PositiveSeconds, Seconds, check_bounds
 
 
 class PoolConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -11,55 +11,46 @@ class PoolConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = ""
     """Under which its machines are found again after a crash: one living pool a name on a host. Empty: a fresh one."""
 
-    n_machines: int = 3
+    n_machines: PositiveCount = 3
     """M: never do more exist, whatever state they are in."""
 
-    max_creating: int = 4
+    max_creating: PositiveCount = 4
     """How many are made at the same time."""
 
-    max_resetting: int = 4
+    max_resetting: PositiveCount = 4
     """How many are reset at the same time."""
 
-    create_seconds: float = 300.0
-    reset_seconds: float = 120.0
+    create_seconds: Seconds = 300.0
+    reset_seconds: Seconds = 120.0
     """For a whole reset: the old holder's last call, the marker, the reset itself, and the proof that it is clean."""
 
-    probe_seconds: float = 20.0
+    probe_seconds: Seconds = 20.0
     """For one question to a machine: leave a marker, look for it, are you well."""
 
-    destroy_seconds: float = 30.0
-    close_seconds: float = 60.0
+    destroy_seconds: Seconds = 30.0
+    close_seconds: Seconds = 60.0
     """For ending all machines when the pool is closed."""
 
-    max_hold_seconds: float = 3600.0
+    max_hold_seconds: Seconds = 3600.0
     """A lease that is held longer is revoked."""
 
-    max_uses: int | None = None
+    max_uses: PositiveCount | None = None
     """How many leases a machine serves before it is replaced."""
 
-    max_age_seconds: float | None = None
+    max_age_seconds: Seconds | None = None
     """After which a machine is replaced instead of being handed out."""
 
-    quarantine_seconds: float = 600.0
+    quarantine_seconds: Seconds = 600.0
     """How long a machine that failed is kept to be looked at, if its place is not needed before."""
 
-    max_quarantined: int = 2
-    max_kills: int = 3
+    max_quarantined: Count = 2
+    max_kills: PositiveCount = 3
     """A holder under whom so many machines have died gets no other."""
 
-    pause_seconds: float = 0.5
+    pause_seconds: PositiveSeconds = 0.5
     """The first pause after a machine could not be made, or ended; it doubles with each failure that follows."""
 
-    max_pause_seconds: float = 30.0
+    max_pause_seconds: Seconds = 30.0
 
     def __post_init__(self) -> None:
-        for field in ("n_machines", "max_creating", "max_resetting", "max_kills"):
-            if getattr(self, field) < 1:
-                raise InvalidInput(f"{field} is {getattr(self, field)}: a pool needs at least 1")
-        for field in self.__struct_fields__:
-            if field.endswith("_seconds") and not (getattr(self, field) is None or getattr(self, field) >= 0):
-                raise InvalidInput(f"{field} is {getattr(self, field)}: it is a time in seconds, 0 or more")
-        if self.pause_seconds <= 0:
-            raise InvalidInput("pause_seconds is 0: a machine that cannot be made would be tried without a pause")
-        if self.max_uses is not None and self.max_uses < 1:
-            raise InvalidInput(f"max_uses is {self.max_uses}: a machine serves at least 1 lease")
+        check_bounds(self)

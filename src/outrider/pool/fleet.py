@@ -129,7 +129,7 @@ class Fleet:
     def resize(self, n_machines: int, now: float) -> None:
         """Another M. Whoever asked for more machines at once than that is refused."""
         if n_machines < 1:
-            raise InvalidInput(f"a pool of {n_machines} machines can serve nobody; close it instead")
+            raise InvalidInput(f"a pool needs at least 1 machine, not {n_machines}; to end it, close it")
         self._pass_time(now)
         self.n_machines = n_machines
         for ticket in self._line.tickets:

@@ -40,8 +40,7 @@ async def output_of(command: Sequence[str], *, seconds: float, stage: str) -> st
             raise MachineError(message, stage=stage) from exc
         if process.returncode != 0:
             raise MachineError(f"{name} ended with {process.returncode}: {_tail(err, out)}", stage=stage)
-        out.seek(0)
-        return out.read().decode(errors="replace")
+        return _read(out, 0)
 
 
 async def _kill(process: Child) -> None:
@@ -57,8 +56,11 @@ async def _buried(process: Child) -> None:
 
 
 def _tail(*files: IO[bytes]) -> str:
-    pieces = []
-    for file in files:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - SAID_BYTES))
-        pieces.append(file.read().decode(errors="replace").strip())
+    pieces = [_read(file, max(0, os.fstat(file.fileno()).st_size - SAID_BYTES)).strip() for file in files]
     return "\n".join(piece for piece in pieces if piece) or "nothing"
+
+
+def _read(file: IO[bytes], start: int) -> str:
+    """The file from `start` on. Its offset is not moved: programs left running share it, and go on writing there."""
+    size = os.fstat(file.fileno()).st_size
+    return os.pread(file.fileno(), size - start, start).decode(errors="replace")

@@ -5,6 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from outrider.core.bounds import Pixels, check_bounds
 from outrider.core.errors import InvalidInput
 
 DEFAULT_PROVIDER = "desktop"
@@ -22,12 +23,15 @@ class MachineSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     provider: str = DEFAULT_PROVIDER
     image: str | None = None
     snapshot: str | None = None
-    width: int | None = None
-    height: int | None = None
+    width: Pixels | None = None
+    height: Pixels | None = None
     headless: bool | None = None
     """Whether machines open no window on this host; None: as the kind does it."""
 
     settings: Mapping[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 def refuse(spec: MachineSpec, **reasons: str) -> None:

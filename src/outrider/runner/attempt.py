@@ -7,11 +7,13 @@ Invariants:
 - The attempt ends with one fenced write, which takes its last events along.
 - `close` runs whatever happened before it, shielded from cancellation and bounded.
 - An attempt of a rollout in a ledger makes no model call before it has leave, and before the policy has reached the
-  version it has leave for. No limit runs while it waits for that. It is set up before it asks, but for one that takes a
-  machine, which asks before: nobody holds a machine who waits for leave, so whoever waits for a machine gets one.
+  version it has leave for. While it waits for that no limit runs but `leave_seconds`, after which its worker hands it
+  back. It is set up before it asks, but for one that takes a machine, which asks before: nobody holds a machine who
+  waits for leave, so whoever waits for a machine gets one.
+- While a trainer has paused model calls, a call that waits has no limit but `leave_seconds` either, with the same end.
 - An attempt that has lost its lease writes nothing more, but for its account: what it took is counted in any case.
 - A failure that every other attempt would meet too (`stops_run`) is not recorded as this rollout's: it goes back to the
-  queue, and the failure is raised to the worker, which stops.
+  queue, and the failure is raised to the worker, which stops. Without `fail_fast` only a spent budget does that.
 """
 
 import asyncio
@@ -28,11 +30,11 @@ from msgspec.structs import replace
 
 from outrider.agent import Context, Episode, EpisodeFactory, Result
 from outrider.agent.limits import TurnLimits
-from outrider.agent.protocol import takes_machine
+from outrider.agent.protocol import has_stage, takes_machine
 from outrider.agent.recorder import Recorder
 from outrider.core.account import Account
 from outrider.core.attempt import Failure
-from outrider.core.bounds import require_not_negative
+from outrider.core.bounds import SecondsLimit, SecondsOrNoLimit, check_bounds
 from outrider.core.clock import Clock, sleep
 from outrider.core.crash_points import reached
 from outrider.core.errors import (
@@ -55,6 +57,7 @@ from outrider.core.rollout import AttemptedRollout
 from outrider.core.status import AttemptStatus
 from outrider.core.tasks import uninterrupted
 from outrider.runner.admission import Admission
+from outrider.runner.published import AttemptPolicies
 from outrider.store import Store
 from outrider.store.outage import RepeatedCall
 
@@ -94,23 +97,23 @@ class StageLimits:
     """How long each stage may take. `act` is bounded by the rollout's own `timeout_seconds`.
 
     Within it, `turn_seconds` bounds each model call and each step of the environment, `trajectory_seconds` their sum.
-    `cancel_seconds` is how long an attempt that was told to stop may take to begin its close.
+    `cancel_seconds` is how long an attempt that was told to stop may take to begin its close. `leave_seconds` is how
+    long one may wait for leave to begin, or in a pause of the trainer for a model call: then it goes back to the queue,
+    for its trainer may be gone for good.
     """
 
-    boot_seconds: float = 600.0
-    setup_seconds: float = 300.0
-    act_seconds: float = math.inf
-    score_seconds: float = 300.0
-    close_seconds: float = 30.0
-    cancel_seconds: float = 5.0
-    turn_seconds: float = math.inf
-    trajectory_seconds: float = math.inf
+    boot_seconds: SecondsOrNoLimit = 600.0
+    setup_seconds: SecondsOrNoLimit = 300.0
+    act_seconds: SecondsOrNoLimit = math.inf
+    score_seconds: SecondsOrNoLimit = 300.0
+    close_seconds: SecondsOrNoLimit = 30.0
+    cancel_seconds: SecondsOrNoLimit = 5.0
+    leave_seconds: SecondsOrNoLimit = 3600.0
+    turn_seconds: SecondsLimit = math.inf
+    trajectory_seconds: SecondsLimit = math.inf
 
     def __post_init__(self) -> None:
-        self.turns()
-        for name in ("boot", "setup", "act", "score", "close", "cancel"):
-            if (seconds := getattr(self, f"{name}_seconds")) != math.inf:
-                require_not_negative(f"{name}_seconds", seconds)
+        check_bounds(self)
 
     def turns(self) -> TurnLimits:
         """Those of the single turns. Raises `InvalidInput` if one is no time at all."""
@@ -122,7 +125,7 @@ class StageLimits:
 
 
 class AttemptRun:
-    """One attempt from its claim to its end. `stage` tells where it stands, `ending` how it is about to end."""
+    """One attempt from its claim to its end. `stage` tells where it stands, `ending` and `failure` how it ends."""
 
     def __init__(
         self,
@@ -133,12 +136,14 @@ class AttemptRun:
         admission: Admission,
         clock: Clock,
         limits: StageLimits,
+        fail_fast: bool = True,
     ) -> None:
         self.claimed = claimed
         self.recorder = Recorder(store, claimed.rollout_id, claimed.attempt.attempt_id)
         self.stage = Stage.BOOT
         self.ending: AttemptStatus | None = None
-        self.is_held = False
+        self.failure: Failure | None = None
+        self._held_since: float | None = None
         self._held_seconds = 0.0
         self._metrics: Mapping[str, float] = {}
         self._said_running = False
@@ -146,13 +151,15 @@ class AttemptRun:
         self._episodes = episodes
         self._clock = clock
         self._limits = limits
+        self._fail_fast = fail_fast
         self._admission = admission
+        self._policies = AttemptPolicies(admission.policies, clock)
         self.context = Context(
             claimed,
             self.recorder,
             clock,
             limits=limits.turns(),
-            lender=admission.policies,
+            lender=self._policies,
             find_resources=admission.publications.resources,
         )
 
@@ -165,16 +172,28 @@ class AttemptRun:
             try:
                 result = await self._result()
             except AttemptError as exc:
-                if exc.stops_run:
+                if exc.stops_run and (self._fail_fast or not exc.is_permanent):
                     await self._finish(AttemptStatus.CANCELLED, None, None)
                     raise
-                return await self._finish(AttemptStatus.FAILED, None, Failure.of(exc), gives_up=False)
+                self.failure = Failure.of(exc)
+                return await self._finish(AttemptStatus.FAILED, None, self.failure, gives_up=False)
             return await self._finish(AttemptStatus.SUCCEEDED, result.reward, None, gives_up=False)
         except StoreError as exc:
             await self._could_not_end(exc)
             return None
         finally:
             self.context.stop()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits for leave to begin."""
+        return self._held_since is not None
+
+    @property
+    def is_held_too_long(self) -> bool:
+        """Whether it has waited too long for leave to begin, or for the end of a pause."""
+        since = self._policies.waits_since if self._held_since is None else self._held_since
+        return since is not None and self._clock.monotonic() - since > self._limits.leave_seconds
 
     @property
     def has_news(self) -> bool:
@@ -221,7 +240,7 @@ class AttemptRun:
         try:
             await uninterrupted(self._left_account(is_cut_off=is_cut_off))
         except (StoreError, TimeoutError) as exc:
-            _log.error("what rollout %s took could not be told: %s", self.claimed.rollout_id, exc)
+            _log.error("the usage of rollout %s could not be recorded: %s", self.claimed.rollout_id, exc)
 
     async def _left_account(self, *, is_cut_off: bool) -> None:
         rollout_id, attempt_id = self.claimed.rollout_id, self.claimed.attempt.attempt_id
@@ -266,12 +285,15 @@ class AttemptRun:
             if on_machine and self._has_account:
                 self.context.log(WANTED)
                 await self._admitted()
-            await self._staged(Stage.BOOT, episode.boot(self.context))
-            await self._staged(Stage.SETUP, episode.setup(self.context))
+            if has_stage(episode.boot):
+                await self._staged(Stage.BOOT, episode.boot(self.context))
+            if has_stage(episode.setup):
+                await self._staged(Stage.SETUP, episode.setup(self.context))
             if not on_machine:
                 await self._admitted()
             result = await self._staged(Stage.ACT, episode.act(self.context))
-            result = await self._staged(Stage.SCORE, episode.score(self.context, result))
+            if has_stage(episode.score):
+                result = await self._staged(Stage.SCORE, episode.score(self.context, result))
             return self._checked(result)
         finally:
             await self._close(episode)
@@ -281,13 +303,12 @@ class AttemptRun:
         if not self._has_account:
             return
         attempt = self.claimed.attempt
-        began = self._clock.monotonic()
-        self.is_held = True
+        self._held_since = began = self._clock.monotonic()
         try:
             version = await self._admission.gate.enter(attempt.rollout_id, attempt.attempt_id)
             await self._admission.publications.reached(version)
         finally:
-            self.is_held = False
+            self._held_since = None
             self._held_seconds = self._clock.monotonic() - began
 
     async def _staged(self, stage: Stage, work: Awaitable[R]) -> R:
@@ -327,7 +348,8 @@ class AttemptRun:
     async def _close(self, episode: Episode) -> None:
         """Close the episode even while being cancelled. What goes wrong here is recorded and changes no result."""
         self.context.stop()
-        await uninterrupted(self._closed(episode))
+        if has_stage(episode.close):
+            await uninterrupted(self._closed(episode))
 
     async def _closed(self, episode: Episode) -> None:
         try:
@@ -363,14 +385,14 @@ class AttemptRun:
     async def _insistently(self, write: Callable[[], Awaitable[None]], *, gives_up: bool = True) -> None:
         """Repeat a write while the store cannot be written; repeating one that was carried out changes nothing."""
         writing = RepeatedCall(self._store.outage)
-        give_up_at = self._clock.time() + sum(FINISH_RETRY_SECONDS) if gives_up else math.inf
+        give_up_at = self._clock.monotonic() + sum(FINISH_RETRY_SECONDS) if gives_up else math.inf
         pauses = chain(FINISH_RETRY_SECONDS, repeat(FINISH_RETRY_SECONDS[-1]))
         while True:
             try:
                 with writing:
                     return await write()
             except StoreUnavailable:
-                pause = next(pauses)
-                if self._clock.time() + pause > give_up_at:
+                left = give_up_at - self._clock.monotonic()
+                if left <= 0:
                     raise
-                await sleep(self._clock, pause)
+                await sleep(self._clock, min(next(pauses), left))

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import msgspec
@@ -30,6 +30,11 @@ MAX_WAITING = 10_000
 
 DRAIN = b"d"
 SIZE_BYTES = 4
+MAX_RECORD_BYTES = 1 << 20
+"""What a worker tells at once. A greater size was written by code that it runs, and all after it is lost."""
+
+MAX_CHARACTERS = 100_000
+"""What is told of a line, and of how the worker ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,8 @@ class WorkerExit:
     """How a worker ended: by itself or by dying (`failed`).
 
     `invalid`: it would die again at once. `stops_run`: every other worker would come to the same end. `blockage`: it
-    was ended since code blocked its event loop.
+    was ended since code blocked its event loop for too long. `late`: it was ended since it did not end in time when it
+    was asked to.
     """
 
     failed: bool
@@ -45,6 +51,7 @@ class WorkerExit:
     invalid: bool = False
     stops_run: bool = False
     blockage: Blockage | None = None
+    late: bool = False
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -53,6 +60,14 @@ class Report(Struct, frozen=True, kw_only=True):
     line: str | None = None
     blockage: Blockage | None = None
     ended: WorkerExit | None = None
+
+
+def _cut(report: Report) -> Report:
+    """The report, short enough for a record."""
+    line, ended = report.line, report.ended
+    if ended is not None:
+        ended = replace(ended, description=ended.description[:MAX_CHARACTERS])
+    return Report(line=line and line[:MAX_CHARACTERS], blockage=report.blockage, ended=ended)
 
 
 def framed(record: bytes) -> bytes:
@@ -108,7 +123,7 @@ class WorkerEnd:
     def _write(self) -> None:
         with suppress(OSError):  # the supervisor is gone, or code that the worker runs has closed the socket
             while True:
-                self._socket.sendall(b"".join(framed(wire.to_record(report)) for report in self._next()))
+                self._socket.sendall(b"".join(framed(wire.to_record(_cut(report))) for report in self._next()))
         with self._news:
             self._is_lost = True
             self._news.notify_all()
@@ -125,13 +140,17 @@ class WorkerEnd:
 
 
 class SupervisorEnd(asyncio.Protocol):
-    """The supervisor's end: what the worker has told so far. `n_heard` grows whenever it says anything."""
+    """The supervisor's end: what the worker has told so far. `n_heard` grows with each report that it sends.
+
+    `is_broken`: code that the worker runs has written to the channel, and nothing more can be read from it.
+    """
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
         self._unread = bytearray()
         self._transport: asyncio.WriteTransport | None = None
         self.n_heard = 0
+        self.is_broken = False
         self.blockage: Blockage | None = None
         self.ended: WorkerExit | None = None
         self.has_news = asyncio.Event()
@@ -141,10 +160,11 @@ class SupervisorEnd(asyncio.Protocol):
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self.n_heard += 1
+        if self.is_broken:
+            return
         self._unread += data
         for record in self._records():
-            with suppress(msgspec.MsgspecError):  # code that the worker runs has written to our socket
+            with suppress(msgspec.MsgspecError, InvalidInput):  # code that the worker runs has written to our socket
                 self._take(wire.from_record(record, Report))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 asyncio's signature
@@ -152,13 +172,23 @@ class SupervisorEnd(asyncio.Protocol):
 
     def _records(self) -> Iterator[bytes]:
         while len(self._unread) >= SIZE_BYTES:
-            end = SIZE_BYTES + int.from_bytes(self._unread[:SIZE_BYTES])
+            size = int.from_bytes(self._unread[:SIZE_BYTES])
+            if size > MAX_RECORD_BYTES:
+                self._break()
+                return
+            end = SIZE_BYTES + size
             if len(self._unread) < end:
                 return
             yield bytes(self._unread[SIZE_BYTES:end])
             del self._unread[:end]
 
+    def _break(self) -> None:
+        self.is_broken = True
+        self._unread.clear()
+        self.has_news.set()
+
     def _take(self, report: Report) -> None:
+        self.n_heard += 1
         if report.line is not None:
             self._on_line(report.line)
         self.blockage = self.blockage or report.blockage

@@ -1,5 +1,6 @@
 """What a worker needs to run episodes, described in a form that crosses process borders, and opened from it."""
 
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -10,39 +11,53 @@ from msgspec.structs import replace
 
 from outrider.agent import AgentFunction, EpisodeFactory
 from outrider.agent.episode import EpisodeKit, FurtherPolicy
-from outrider.agent.function import agent_of, episodes_of
+from outrider.agent.function import BUNDLED, agent_of, episodes_of
 from outrider.agent.lending import Reopening
 from outrider.agent.mcp import McpServer, open_mcp_tools
+from outrider.core.bounds import PositiveCount, check_bounds
+from outrider.core.chat import ToolSpec
 from outrider.core.clock import SystemClock
 from outrider.core.errors import InvalidInput
+from outrider.core.loading import users_code
 from outrider.core.secret import bare
 from outrider.core.task import Task
 from outrider.env import Environments
-from outrider.env.registry import environments_of
+from outrider.env.registry import BUILT_IN, config_fields, environments_of, is_built_in
 from outrider.env.templates import templated
 from outrider.orchestra import BaseOrchestra
 from outrider.orchestra.teams.registry import PREFIX as TEAM
 from outrider.orchestra.teams.registry import READY_MADE, team_of
-from outrider.policy import ChatPolicy, Sampling
+from outrider.policy import ChatPolicy, Probe, Sampling
 from outrider.policy.budget import Purse
-from outrider.policy.opening import open_policy
+from outrider.policy.opening import exposed_secrets, open_policy
 from outrider.policy.spec import Budget, PolicySpec
 from outrider.pool.journal import MachineJournal
 from outrider.runner.machines import SupplySpec, check_supply, open_supply
 from outrider.runner.meter import Meter, MeteredPolicy
 
+_log = logging.getLogger(__name__)
+
+_WITHOUT_TOOLS = (
+    "--agent react (agent: react in a file), which writes calls as text; vLLM takes tools when it is started with "
+    "--enable-auto-tool-choice and --tool-call-parser"
+)
+_NO_INSTRUCTIONS = """give --env instructions="''" and write the rules into the questions, or """
+_WITHOUT_SYSTEM = "serve it with a chat template that takes them (vLLM: --chat-template FILE)"
+
 
 class EnvironmentSpec(Struct, frozen=True, kw_only=True):
     """Which environment a tag stands for: a name the registry knows, and its configuration.
 
-    `system_template` takes the place of its system message, `turn_template` goes around what it says each turn. Not
-    `on_machines`, its episodes do without, also where those of other tags have some.
+    `system_template` takes the place of its system message, `turn_template` goes around what it says each turn;
+    `system_prompt` is put before the system message as it stands. Not `on_machines`, its episodes do without, also
+    where those of other tags have some.
     """
 
     name: str
     config: Mapping[str, Any] = {}
     system_template: str | None = None
     turn_template: str | None = None
+    system_prompt: str | None = None
     on_machines: bool = True
 
 
@@ -51,7 +66,8 @@ class EpisodeSpec(Struct, frozen=True, kw_only=True):
 
     Without a policy and environments, `agent` is a plain function that does it all by itself. What is None is left to
     the agent; one that is a plain function takes no settings. `team` are those of a team, `policies` further ones by
-    name for its agents; the budget of `policy` is for the calls of all. `mcp` are servers whose tools are offered too;
+    name for its agents; the budget of `policy` is for the calls of all, `sampling` too but for those that `sampling_of`
+    names. `mcp` are servers whose tools are offered too;
     `supply` is where environments that act on machines get them.
     """
 
@@ -61,10 +77,20 @@ class EpisodeSpec(Struct, frozen=True, kw_only=True):
     policies: Mapping[str, PolicySpec] = {}
     environments: Mapping[str, EnvironmentSpec] = {}
     sampling: Sampling = Sampling()
-    max_turns: int | None = None
-    max_context_tokens: int | None = None
+    sampling_of: Mapping[str, Sampling] = {}
+    max_turns: PositiveCount | None = None
+    max_context_tokens: PositiveCount | None = None
     mcp: tuple[McpServer, ...] = ()
     supply: SupplySpec | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether it runs no agent, team or environment of the user's, which may block the event loop."""
+        names = (kind.name for kind in self.environments.values())
+        return ":" not in self.agent.removeprefix(TEAM) and all(map(is_built_in, names))
 
 
 @asynccontextmanager
@@ -86,7 +112,8 @@ async def open_episodes(
             opened = await open_policy(each, purse=purse)
             stack.push_async_callback(opened.close)
             reopening = Reopening(spec=each, open=partial(_reopened, meter=meter))
-            policies[name] = FurtherPolicy(policy=MeteredPolicy(opened, meter), reopening=reopening)
+            sampling = spec.sampling_of.get(name)
+            policies[name] = FurtherPolicy(policy=MeteredPolicy(opened, meter), reopening=reopening, sampling=sampling)
         own = policies.pop("")
         environments = {}
         for tag, kind in spec.environments.items():
@@ -118,6 +145,7 @@ def _environments(kind: EnvironmentSpec) -> Environments:
         environments_of(kind.name, bare(kind.config)),
         system_template=kind.system_template,
         turn_template=kind.turn_template,
+        system_prompt=kind.system_prompt,
     )
 
 
@@ -151,39 +179,94 @@ def _agent(spec: EpisodeSpec) -> AgentFunction:
     return agent_of(spec.agent, **given)
 
 
-async def check_episodes(spec: EpisodeSpec, tasks: Sequence[Task] = ()) -> None:
-    """Raise `InvalidInput` if rollouts of `tasks` could not run as described: one message instead of many failures."""
+async def check_episodes(spec: EpisodeSpec, tasks: Sequence[Task] = (), *, ask_servers: bool = True) -> None:
+    """Raise `InvalidInput` if rollouts of `tasks` could not run as described: one message instead of many failures.
+
+    Not `ask_servers`, whether models can be reached is found out by the rollouts. Logs a warning for each secret that
+    would leave this machine unencrypted.
+    """
+    for warning in dict.fromkeys(warning for each in _policies(spec).values() for warning in exposed_secrets(each)):
+        _log.warning("%s", warning)
+    await check_policies(spec, await check_environments(spec, tasks), ask_servers=ask_servers)
+
+
+async def check_environments(spec: EpisodeSpec, tasks: Sequence[Task] = ()) -> Probe:
+    """All of `check_episodes` but for the policies; what the agent will send to a model."""
     if spec.policy is None:
         episodes_of(spec.agent)
-        return
-    further = _further(spec, spec.policy)
+        return Probe()
     agent = _agent(spec)
     if isinstance(agent, BaseOrchestra):
-        _check_team(agent, further)
+        _check_team(agent, _further(spec, spec.policy))
+    probes = []
     for kind in spec.environments.values():
         environments = _environments(kind)
+        tools: tuple[ToolSpec, ...] = ()
         try:
             check_supply(spec.supply if kind.on_machines else None, environments, kind.name)
-            await environments.check()
-            for task in tasks:
-                environments.make(task)
+            with users_code(f"environment {kind.name!r}"):
+                await environments.check()
+                for task in tasks:
+                    made = environments.make(task)
+                    if kind.name in BUILT_IN and not tools:
+                        tools = made.tools
         finally:
             await environments.close()
+        if kind.name in BUILT_IN and spec.agent in BUNDLED:
+            probes.append(_probe_of(spec.agent, kind, tools))
     if spec.mcp:
-        await (await open_mcp_tools(spec.mcp)).close()
-    for name, each in {"": spec.policy, **further}.items():
+        mcp = await open_mcp_tools(spec.mcp)
+        await mcp.close()
+        if spec.agent == "chat":
+            probes.append(Probe(tools=mcp.specs, without_tools=_WITHOUT_TOOLS))
+    return joined(probes)
+
+
+def _probe_of(agent: str, kind: EnvironmentSpec, tools: tuple[ToolSpec, ...]) -> Probe:
+    """What a bundled agent sends in a built-in environment; other agents and environments send what they like."""
+    describes_tools = agent == "react" and bool(tools)
+    has_system = kind.config.get("instructions") != "" or kind.system_prompt or kind.system_template
+    settings = config_fields(kind.name)
+    return Probe(
+        tools=() if describes_tools else tools,
+        has_system=describes_tools or bool(has_system),
+        without_tools=("--env calculator=false, or " if "calculator" in settings else "") + _WITHOUT_TOOLS,
+        without_system=(_NO_INSTRUCTIONS if "instructions" in settings else "") + _WITHOUT_SYSTEM,
+    )
+
+
+def joined(probes: Sequence[Probe]) -> Probe:
+    """What any of them holds."""
+    return Probe(
+        tools=next((each.tools for each in probes if each.tools), ()),
+        has_system=any(each.has_system for each in probes),
+        without_tools=next((each.without_tools for each in probes if each.without_tools), ""),
+        without_system=next((each.without_system for each in probes if each.without_system), ""),
+    )
+
+
+async def check_policies(spec: EpisodeSpec, probe: Probe, *, ask_servers: bool = True) -> None:
+    """Raise `InvalidInput` if a policy cannot be opened, or does not answer what `probe` holds."""
+    for name, each in _policies(spec).items():
+        sampling = spec.sampling_of.get(name, spec.sampling)
         try:
-            await _check_policy(each)
+            await _check_policy(each, sampling, Probe() if name else probe, ask_servers=ask_servers)
         except InvalidInput as exc:
             if not name:
                 raise
             raise InvalidInput(f"policy {name!r}: {exc}") from exc
 
 
-async def _check_policy(spec: PolicySpec) -> None:
+def _policies(spec: EpisodeSpec) -> dict[str, PolicySpec]:
+    """All policies by name; the run's own has none."""
+    return {} if spec.policy is None else {"": spec.policy, **_further(spec, spec.policy)}
+
+
+async def _check_policy(spec: PolicySpec, sampling: Sampling, probe: Probe, *, ask_servers: bool) -> None:
     policy = await open_policy(spec)
     try:
-        await policy.check()
+        if ask_servers:
+            await policy.check(sampling, probe)
     finally:
         await policy.close()
 

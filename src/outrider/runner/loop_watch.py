@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
@@ -23,6 +24,9 @@ _log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 LOOKS = 4
 """How often to look within the time that a loop may be blocked, at least."""
+
+MIN_LOOKS = 2
+"""The same where the limit is lowered later: one look that was missed may be chance."""
 
 STACK_CHARACTERS = 8_000
 
@@ -49,11 +53,18 @@ class Blockage(Struct, frozen=True, kw_only=True):
             "thread, or make the agent a plain def"
         )
 
+    @property
+    def whose(self) -> str:
+        return "something" if self.rollout_id is None else f"rollout {self.rollout_id}"
+
 
 def log_blockage(found: Blockage) -> None:
     """Tell of it, where nobody can end it: workers that are tasks live in a process that is not theirs."""
-    whose = "something" if found.rollout_id is None else f"rollout {found.rollout_id}"
-    _log.error("%s blocks its worker and all others in this process: %s\n%s", whose, found.message, found.stack)
+    _log.error("%s blocks its worker and all others in this process: %s\n%s", found.whose, found.message, found.stack)
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, "dict[float, LoopWatch]"] = WeakKeyDictionary()
+"""The watches that workers on the same event loop have in common: a thread costs more than a short rollout does."""
 
 
 class LoopWatch:
@@ -67,7 +78,25 @@ class LoopWatch:
         self._on_blocked = on_blocked
         self._look_seconds = min(LOOK_SECONDS, seconds / LOOKS)
         self._workers: list[Identify] = []
-        self._n_ticks = 0
+        self._n_ticks = self._n_missed = 0
+
+    @classmethod
+    def shared(cls, seconds: float) -> "LoopWatch":
+        """That of all workers on the running event loop which may be blocked for as long."""
+        watches = _shared.setdefault(asyncio.get_running_loop(), {})
+        return watches.setdefault(seconds, cls(seconds))
+
+    @classmethod
+    def limit_all(cls, loop: asyncio.AbstractEventLoop, seconds: float, on_blocked: Callable[[Blockage], None]) -> None:
+        """Limit every shared watch on this loop, and have it call `on_blocked`. From any thread."""
+        for watch in tuple(_shared.get(loop, {}).values()):
+            watch.limit_to(seconds, on_blocked)
+
+    def limit_to(self, seconds: float, on_blocked: Callable[[Blockage], None] | None = None) -> None:
+        """From now on tell of a loop that is blocked for so long, if that is less than before. From any thread."""
+        self._on_blocked = on_blocked or self._on_blocked
+        self._seconds = min(self._seconds, max(seconds, MIN_LOOKS * self._look_seconds))
+        self._n_missed = 0
 
     @contextmanager
     def of(self, identify: Identify) -> Iterator[None]:
@@ -94,19 +123,20 @@ class LoopWatch:
         self._timer.cancel()
         self._over.set()
         self._thread.join()
+        del self._loop, self._timer  # a watch that is shared must not keep its loop
 
     def _tick(self) -> None:
         self._n_ticks += 1
         self._timer = self._loop.call_later(self._look_seconds / 2, self._tick)
 
     def _watch(self) -> None:
-        n_seen = n_missed = 0
+        n_seen = 0
         while not self._over.wait(self._look_seconds):
             if self._n_ticks != n_seen:
-                n_seen, n_missed = self._n_ticks, 0
+                n_seen, self._n_missed = self._n_ticks, 0
                 continue
-            n_missed += 1
-            if n_missed == round(self._seconds / self._look_seconds):
+            self._n_missed += 1
+            if self._n_missed == round(self._seconds / self._look_seconds):
                 self._on_blocked(self._blockage())
 
     def _blockage(self) -> Blockage:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.agent.supply import WAIT_SECONDS, Supply
+from outrider.core.bounds import PositiveSeconds, check_bounds
 from outrider.core.errors import InvalidInput
 from outrider.env import Environments, needs_of
 from outrider.pool.config import PoolConfig
@@ -30,7 +31,15 @@ class SupplySpec(Struct, frozen=True, kw_only=True):
     pool: PoolConfig
     is_shared: bool
     run: str = ""
-    wait_seconds: float = WAIT_SECONDS
+    wait_seconds: PositiveSeconds = WAIT_SECONDS
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    @property
+    def end_seconds(self) -> float:
+        """How long a worker may take to end the machines that are its own."""
+        return 0.0 if self.is_shared else self.pool.close_seconds + self.pool.destroy_seconds
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from outrider.core.chat import Message, ToolSpec
 from outrider.core.decoding import from_json
-from outrider.policy import ChatPolicy, Completion, Sampling
+from outrider.policy import ChatPolicy, Completion, Probe, Sampling
 
 MARK = "\x1e"
 """A line that begins with this character is a worker process's reading, not something it says."""
@@ -77,8 +77,8 @@ class MeteredPolicy(ChatPolicy):
         self._meter.count(completion)
         return completion
 
-    async def check(self) -> None:
-        await self._policy.check()
+    async def check(self, sampling: Sampling | None = None, probe: Probe | None = None) -> None:
+        await self._policy.check(sampling, probe)
 
     async def close(self) -> None:
         await self._policy.close()

@@ -16,13 +16,13 @@ import sys
 import threading
 import time
 import traceback
-from functools import partial
 
 from outrider.core import wire
 from outrider.core.errors import OutriderError
 from outrider.core.forks import EXIT_FORKED
 from outrider.core.loops import run_to_end
 from outrider.core.undumpable import become_undumpable
+from outrider.core.variables import withheld
 from outrider.runner.channel import Report, WorkerEnd, WorkerExit
 from outrider.runner.loop_watch import LoopWatch
 from outrider.runner.runner import Runner
@@ -63,8 +63,13 @@ async def _work(spec: WorkerSpec, channel: WorkerEnd) -> WorkerExit:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
-    channel.listen(partial(loop.call_soon_threadsafe, stop, ""))
     watch = LoopWatch(spec.config.max_block_seconds, lambda found: channel.tell(Report(blockage=found)))
+
+    def drain() -> None:
+        watch.limit_to(spec.config.grace_seconds)
+        loop.call_soon_threadsafe(stop, "")
+
+    channel.listen(drain)
     try:
         async with open_runner(
             spec, lambda line: channel.tell(Report(line=line)), watch=watch, owns_process=True
@@ -76,7 +81,7 @@ async def _work(spec: WorkerSpec, channel: WorkerEnd) -> WorkerExit:
         if runner is not None or not stopped_by:
             raise
     if stopped_by and stopped_by[0]:
-        return WorkerExit(failed=True, description=f"was told to stop by a {stopped_by[0]} from outside")
+        return WorkerExit(failed=True, description=f"was stopped by a {stopped_by[0]} from outside")
     return WorkerExit(failed=False, description=f"ended after {n_run} rollouts")
 
 
@@ -114,8 +119,12 @@ def main() -> int:
     faulthandler.enable(os.dup(sys.stderr.fileno()), all_threads=False)  # whatever agents do to standard error
     channel = WorkerEnd(int(sys.argv[1]))
     spec = wire.from_record(channel.receive(), WorkerSpec)
+    sys.path.extend(place for place in spec.path if place not in sys.path)
     logging.basicConfig(level=spec.log_level, format=f"Worker-{spec.index} %(levelname)s %(message)s")
-    code = run_to_end(_work_and_tell(spec, channel), loop_factory=lambda: asyncio.SelectorEventLoop(_WorkerSelector()))
+    with withheld(spec.withheld, spec.pass_env):
+        code = run_to_end(
+            _work_and_tell(spec, channel), loop_factory=lambda: asyncio.SelectorEventLoop(_WorkerSelector())
+        )
     channel.flush(EXIT_SECONDS)
     return code
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from outrider.agent.lending import Loan, Reopening
+from outrider.core.clock import Clock
 from outrider.core.errors import InvalidInput, OutriderError, PolicyError
 from outrider.core.published import PublishedPolicy, Served
 from outrider.policy import ChatPolicy
@@ -108,6 +109,39 @@ class PublishedPolicies:
                 raise PolicyError(
                     f"policy version {version} cannot be used as it was published: {exc}", stage="policy.complete"
                 ) from exc
+
+
+class AttemptPolicies:
+    """Lends them to one attempt, and knows since when it waits for one: the trainer that paused them may be dead."""
+
+    __slots__ = ("_clock", "_policies", "_waiting")
+
+    def __init__(self, policies: PublishedPolicies, clock: Clock) -> None:
+        self._policies = policies
+        self._clock = clock
+        self._waiting: list[float] = []
+
+    @property
+    def waits_since(self) -> float | None:
+        """When the first of the calls that still wait began to; None: no call waits."""
+        return min(self._waiting, default=None)
+
+    async def lend(
+        self,
+        policy: ChatPolicy,
+        reopening: Reopening | None,
+        *,
+        pin: int | PublishedPolicy | None,
+        seconds: float,
+        name: str = "",
+    ) -> Loan:
+        """See `PolicyLender`."""
+        began = self._clock.monotonic()
+        self._waiting.append(began)
+        try:
+            return await self._policies.lend(policy, reopening, pin=pin, seconds=seconds, name=name)
+        finally:
+            self._waiting.remove(began)
 
 
 def _spec_of(own: PolicySpec, served: Served) -> PolicySpec | None:

@@ -4,7 +4,8 @@ Invariants:
 - Every attempt it runs is under a lease it renews; one that is refused is cancelled at once.
 - While the store cannot be reached, an attempt goes on only as long as its lease can still be valid.
 - `stop()` claims nothing more; running attempts finish, or are handed back after `grace_seconds`.
-- An attempt that waits for leave to begin when `stop()` is called is handed back at once: it may never get it.
+- An attempt that waits for leave to begin when `stop()` is called is handed back at once: it may never get it. So is
+  one that has waited for `leave_seconds`, or so long for the end of a pause of model calls.
 - A failure that stops the run (`AttemptError.stops_run`) stops the worker in the same way; `iter` then raises it.
 - A rollout that was set aside, since it may have killed a worker, runs alone: it is claimed while nothing else runs,
   and nothing else is claimed until it has ended.
@@ -23,7 +24,8 @@ from outrider.agent import AgentFunction, EpisodeFactory
 from outrider.agent.context import context_of
 from outrider.agent.function import episodes_of
 from outrider.core.attempt import LostLease
-from outrider.core.bounds import require_count, require_not_negative, require_positive
+from outrider.core.bounds import PositiveCount, PositiveSeconds, Seconds, check_bounds
+from outrider.core.causes import FailFast
 from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.crash_points import reached
 from outrider.core.errors import AgentError, AttemptError, InvalidInput, LeaseLost, StoreUnavailable
@@ -45,50 +47,51 @@ PROGRESS_SECONDS = 1.0
 UNAVAILABLE_SECONDS = 1.0
 """The pause before asking a store again that could not be reached."""
 
+HOPELESS_SECONDS = 1.0
+"""The pause before a claim while nothing can succeed, so that who watches over all workers can stop them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerConfig:
     """How a worker works. `poll_interval` bounds how long a claim waits before it looks again by itself.
 
     `max_block_seconds` is how long code may block the event loop: meanwhile no lease is renewed and no cancel is heard.
+    With `fail_fast` a failure that every attempt would meet, such as a wrong key, stops the worker.
     """
 
-    max_env_num_per_worker: int = 1
-    max_rollouts: int | None = None
-    poll_interval: float = 5.0
-    heartbeat_interval: float = 10.0
-    grace_seconds: float = 30.0
-    max_block_seconds: float = 15.0
+    max_env_num_per_worker: PositiveCount = 1
+    max_rollouts: PositiveCount | None = None
+    poll_interval: PositiveSeconds = 5.0
+    heartbeat_interval: PositiveSeconds = 10.0
+    grace_seconds: Seconds = 30.0
+    max_block_seconds: PositiveSeconds = 15.0
+    fail_fast: bool = True
     tags: tuple[str, ...] | None = None
     mode: Mode | None = None
     limits: StageLimits = field(default_factory=StageLimits)
 
     def __post_init__(self) -> None:
-        require_count("max_env_num_per_worker", self.max_env_num_per_worker, 1)
-        if self.max_rollouts is not None:
-            require_count("max_rollouts", self.max_rollouts, 1)
-        require_positive("poll_interval", self.poll_interval)
-        require_positive("heartbeat_interval", self.heartbeat_interval)
-        require_positive("max_block_seconds", self.max_block_seconds)
+        check_bounds(self)
         if self.heartbeat_interval >= LEASE_SECONDS:
             raise InvalidInput(
                 f"heartbeat_interval is {self.heartbeat_interval:g} s, but a lease ends after {LEASE_SECONDS:g} s of "
                 f"silence; give less, {LEASE_SECONDS / HEARTBEATS_PER_LEASE:g} s or so"
             )
-        require_not_negative("grace_seconds", self.grace_seconds)
 
 
 @dataclass(slots=True)
 class _Running:
     """An attempt under way, until when its lease is surely valid, and whether it was told to stop.
 
-    `lost`: it has no lease any more; `cut_off`: as far as this worker can tell, since it cannot reach the store.
+    `awaited` is done when the task has ended or was told to stop. `lost`: it has no lease any more; `cut_off`: as far
+    as this worker can tell, since it cannot reach the store.
     """
 
     attempt: AttemptRun
     task: asyncio.Task[AttemptStatus | None]
     valid_until: float
-    told_to_stop: asyncio.Future[None]
+    awaited: asyncio.Future[None]
+    told_to_stop: bool = False
     lost: bool = False
     cut_off: bool = False
 
@@ -98,15 +101,19 @@ class _Running:
 
     def stop(self, *, lost: bool) -> None:
         self.lost = self.lost or lost
+        self.told_to_stop = True
         self.task.cancel()
-        if not self.told_to_stop.done():
-            self.told_to_stop.set_result(None)
+        self.wake()
+
+    def wake(self, _ended: object = None) -> None:
+        if not self.awaited.done():
+            self.awaited.set_result(None)
 
 
 class Runner:
     """One worker on one store. Give it an agent, a function or `module:function`, or a factory of episodes.
 
-    `watch` is the watch on the event loop that it shares with other workers; without one it keeps its own. One that
+    `watch` is the watch on the event loop; without one it is that of all workers there. One that
     `owns_process` is cancelled by nobody but code that it runs: it then leaves its leases to its supervisor.
 
     Single settings may be given by name, as in `Runner(store, agent, max_rollouts=5, poll_interval=2.0)`.
@@ -138,6 +145,7 @@ class Runner:
         self._claiming, self._renewing, self._reporting = (RepeatedCall(store.outage) for _ in range(3))
         self._admission = Admission.to(store, self._clock)
         self._running: dict[str, _Running] = {}
+        self._fail_fast = FailFast()
         self._interval = self._config.heartbeat_interval
         self._beat: asyncio.Future[tuple[LostLease, ...]] | None = None
         self._stopping = asyncio.Event()
@@ -147,7 +155,7 @@ class Runner:
         self._watch = watch
         self._owns_process = owns_process
         self._isolated: asyncio.Future[None] | None = None
-        self._looks_for_isolated = True
+        self._looks_for_isolated = owns_process  # it may replace one that died
 
     def get_worker_id(self) -> str:
         return self.worker_id
@@ -185,7 +193,7 @@ class Runner:
     @asynccontextmanager
     async def _upkeep(self) -> AsyncIterator[None]:
         """Keep leases alive, events flowing and `stop()` heard for as long as the block lasts."""
-        watch = self._watch or LoopWatch(self._config.max_block_seconds)
+        watch = self._watch or LoopWatch.shared(self._config.max_block_seconds)
         with watch.of(self._identify):
             async with asyncio.TaskGroup() as group:
                 duties = (self._keep_leases, self._report_progress, self._hand_back_when_stopped, self._admission.run)
@@ -211,6 +219,8 @@ class Runner:
     async def _claim(self, limit: int) -> Sequence[AttemptedRollout]:
         if self._isolated is not None:
             await asyncio.wait([self._isolated])
+        if self._config.fail_fast and self._fail_fast.reason is not None:
+            await sleep(self._clock, HOPELESS_SECONDS)
         try:
             with self._claiming:
                 if self._looks_for_isolated and not self._running:
@@ -223,7 +233,7 @@ class Runner:
             await sleep(self._clock, UNAVAILABLE_SECONDS)
             return ()
         reached("runner.claimed")
-        # A worker that replaces a dead one begins with what that one ran; others look when they have nothing to do.
+        # A process that replaces a dead one begins with what that one ran; others look when they have nothing to do.
         self._looks_for_isolated = not claimed
         return claimed
 
@@ -248,19 +258,22 @@ class Runner:
             admission=self._admission,
             clock=self._clock,
             limits=self._config.limits,
+            fail_fast=self._config.fail_fast,
         )
         lease = claimed.config.unresponsive_seconds
         task = asyncio.create_task(attempt.run(), name=f"attempt {claimed.attempt.attempt_id}")
         valid_until = self._clock.monotonic() + lease
         running = _Running(attempt, task, valid_until, asyncio.get_running_loop().create_future())
         self._running[claimed.attempt.attempt_id] = running
+        task.add_done_callback(running.wake)
         if self._grace_is_over:
             running.stop(lost=False)
         self._beat_at_least_every(lease / HEARTBEATS_PER_LEASE)
         try:
-            ends: list[asyncio.Future[Any]] = [task, running.told_to_stop]
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            await running.awaited
             await self._settle(running)
+            if attempt.ending is not AttemptStatus.CANCELLED:
+                self._fail_fast.add(attempt.failure)
         except AttemptError as exc:
             self._stopped_by = self._stopped_by or exc
             self.stop()
@@ -295,7 +308,7 @@ class Runner:
         elif not task.cancelled():
             task.result()
             return
-        elif not running.told_to_stop.done():
+        elif not running.told_to_stop:
             stage = running.attempt.stage
             await running.attempt.fail(AgentError("the agent cancelled its own task", stage=stage))
             return
@@ -383,10 +396,22 @@ class Runner:
         """Now and then, for all attempts at once: most end before they have anything to tell."""
         while True:
             await sleep(self._clock, PROGRESS_SECONDS)
+            self._hand_back_held()
             async with asyncio.TaskGroup() as group:
                 for running in tuple(self._running.values()):
                     if running.attempt.has_news:
                         group.create_task(self._report_progress_of(running))
+
+    def _hand_back_held(self) -> None:
+        """Those that have waited long for their trainer go back: it may be dead."""
+        for running in self._running.values():
+            if running.attempt.is_held_too_long and not running.told_to_stop:
+                _log.warning(
+                    "rollout %s goes back: for %g s no trainer has let it begin, or ended the pause of model calls",
+                    running.attempt.claimed.rollout_id,
+                    self._config.limits.leave_seconds,
+                )
+                running.stop(lost=False)
 
     async def _report_progress_of(self, running: _Running) -> None:
         try:

@@ -5,7 +5,7 @@ Invariants:
   waiting for them to expire; it is replaced after a pause that grows while deaths come quickly.
 - A death counts as a failure only for a rollout that was alone in its worker. Several are set aside and then run alone,
   so that the one that kills its workers fails, and no other. One that is known to have blocked its worker's event loop
-  fails at once, and the others go back.
+  fails at once, and the others go back. All that runs in a worker which does not end in time when it drains goes back.
 - A worker that cannot be started as configured is not tried again: `run` raises.
 - A worker that met what every other worker would meet too (`stopped_by` says what) lets all of them drain.
 - When `run` returns or raises, no worker is left.
@@ -19,13 +19,23 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from outrider.core.attempt import Failure
+from outrider.core.bounds import Count, PositiveCount, check_bounds
 from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.crash_points import reached
-from outrider.core.errors import Boundary, InvalidInput, LeaseLost, StoreError, StoreUnavailable, WorkersFailed
+from outrider.core.errors import (
+    Boundary,
+    InvalidInput,
+    LeaseLost,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+    WorkersFailed,
+)
+from outrider.core.rollout import Rollout
 from outrider.core.status import LIVE, QUEUED, AttemptStatus, RolloutStatus
 from outrider.core.tasks import uninterrupted
 from outrider.runner.channel import WorkerExit
-from outrider.runner.loop_watch import Blockage, LoopWatch
+from outrider.runner.loop_watch import Blockage
 from outrider.runner.meter import Reading
 from outrider.runner.worker import Guard, LineHandler, ProcessWorker, RunningWorker, TaskWorker, WorkerSpec
 from outrider.store import Revoked, Statistics, Store
@@ -52,11 +62,12 @@ FIRST_PAUSE_SECONDS = 0.1
 class Scale:
     """How many workers: as many as there are open rollouts, within bounds. A fixed number has equal bounds."""
 
-    minimum: int
-    maximum: int
+    minimum: Count
+    maximum: PositiveCount
 
     def __post_init__(self) -> None:
-        if not 0 <= self.minimum <= self.maximum or self.maximum == 0:
+        check_bounds(self)
+        if self.minimum > self.maximum:
             raise InvalidInput(
                 f"cannot keep between {self.minimum} and {self.maximum} workers; give 0 ≤ min ≤ max, max ≥ 1"
             )
@@ -71,13 +82,10 @@ class Scale:
 
 
 def task_launcher(store: Store, on_line: LineHandler) -> Launcher:
-    """Workers as tasks of this process, under one watch on its event loop."""
-    watch: LoopWatch | None = None
+    """Workers as tasks of this process."""
 
     async def launch(spec: WorkerSpec) -> RunningWorker:
-        nonlocal watch
-        watch = watch or LoopWatch(spec.config.max_block_seconds)
-        return TaskWorker(store, spec, on_line, watch)
+        return TaskWorker(store, spec, on_line)
 
     return launch
 
@@ -121,11 +129,17 @@ class Supervisor:
         self._n_vain_deaths = 0
         self._n_succeeded = -1
         self.n_deaths = 0
+        self.worker_ids: set[str] = set()
+        """Of all workers that there were."""
         self.stopped_by: str | None = None
 
     @property
     def workers(self) -> tuple[RunningWorker, ...]:
         return tuple(self._workers.values())
+
+    @property
+    def grace_seconds(self) -> float:
+        return self._spec.config.grace_seconds
 
     @property
     def reading(self) -> Reading:
@@ -244,6 +258,7 @@ class Supervisor:
         self._on_line(f"🚀 Starting Worker-{index}...")
         worker = await self._launcher(replace(self._spec, index=index))
         self._workers[index] = worker
+        self.worker_ids.add(worker.worker_id)
         if self._killed:
             worker.kill()
         elif index in self._leaving:
@@ -257,33 +272,61 @@ class Supervisor:
         if ended.invalid:
             raise InvalidInput(ended.description)
         if ended.stops_run:
-            self.stopped_by = self.stopped_by or ended.description
-            self.drain()
+            self._stop_by(ended.description)
             return None
         if not ended.failed:
             return None
-        n_revoked = await self._take_leases(worker.worker_id, ended)
+        held = await self._held_by(worker.worker_id)
+        try:
+            n_revoked = await self._take_leases(worker.worker_id, ended, held)
+        except StoreDamaged as exc:
+            self._stop_by(str(exc))
+            return None
         if self._killed or (n_revoked == 0 and index in self._leaving):
             return None
-        self._on_line(
-            f"💀 Worker-{index} ({worker.worker_id}) {ended.description}; {n_revoked} of its rollouts go back"
-        )
+        gone = await self._whither(held) or f"{n_revoked} of its rollouts go back"
+        self._on_line(f"💀 Worker-{index} ({worker.worker_id}) {ended.description}; {gone}")
         return n_revoked
 
-    async def _take_leases(self, worker_id: str, ended: WorkerExit) -> int:
+    def _stop_by(self, reason: str) -> None:
+        """Let all workers drain, since every other one would meet this too."""
+        self.stopped_by = self.stopped_by or reason
+        self.drain()
+
+    async def _held_by(self, worker_id: str) -> tuple[Rollout, ...]:
+        """The rollouts that were in a worker, as far as the store can be asked."""
         try:
-            if self._killed:
-                return await self._revoke(worker_id, ended, Revoked.HANDED_BACK)
+            live = await self._store.query_rollouts(status_in=LIVE)
+        except StoreError as exc:
+            _log.warning("cannot look what %s held: %s", worker_id, exc)
+            return ()
+        return tuple(one for one in live if one.worker_id == worker_id)
+
+    async def _whither(self, held: tuple[Rollout, ...]) -> str:
+        """What became of the rollouts of a dead worker, if some were set aside."""
+        try:
+            now = await self._store.query_rollouts(rollout_ids=[one.rollout_id for one in held]) if held else ()
+        except StoreError:
+            return ""
+        aside = sum(one.is_set_aside for one in now)
+        return f"{aside} of its {len(held)} rollouts set aside, each to run alone" if aside else ""
+
+    async def _take_leases(self, worker_id: str, ended: WorkerExit, held: tuple[Rollout, ...]) -> int:
+        try:
+            if self._killed or ended.late:
+                return await self._revoke(worker_id, ended, Revoked.HANDED_BACK, held)
             if ended.blockage is not None and await self._fail_blocking(ended.blockage):
-                return 1 + await self._revoke(worker_id, ended, Revoked.HANDED_BACK)
-            return await self._revoke(worker_id, ended, Revoked.ISOLATED)
+                return 1 + await self._revoke(worker_id, ended, Revoked.HANDED_BACK, held)
+            return await self._revoke(worker_id, ended, Revoked.ISOLATED, held)
+        except StoreDamaged:
+            raise
         except StoreError as exc:
             _log.warning("cannot take the leases of %s away, they will expire: %s", worker_id, exc)
             return 0
 
-    async def _revoke(self, worker_id: str, ended: WorkerExit, how: Revoked) -> int:
+    async def _revoke(self, worker_id: str, ended: WorkerExit, how: Revoked, held: tuple[Rollout, ...]) -> int:
         reason = f"worker {worker_id} {ended.description}"
-        if how is Revoked.ISOLATED and (n_deaths := await self._n_deaths_alone(worker_id)) > 1:
+        if how is Revoked.ISOLATED and (n_deaths := await self._n_deaths_alone(held)) > 1:
             reason = f"killed its worker {n_deaths} times; the last one {ended.description}"
         revoked = await self._store.revoke_leases(worker_id, reason=reason, how=how)
         reached("supervisor.revoked")
@@ -304,11 +347,11 @@ class Supervisor:
             await self._store.update_attempt(
                 blockage.rollout_id, blockage.attempt_id, status=AttemptStatus.FAILED, error=error
             )
+            reached("supervisor.blocking_failed")
         return True
 
-    async def _n_deaths_alone(self, worker_id: str) -> int:
-        """How often workers have died in which the only rollout of this one ran alone; 0 if it has not just one."""
-        held = [one for one in await self._store.query_rollouts(status_in=LIVE) if one.worker_id == worker_id]
+    async def _n_deaths_alone(self, held: tuple[Rollout, ...]) -> int:
+        """How often workers have died in which this rollout ran alone; 0 if the last one held more or none."""
         if len(held) != 1:
             return 0
         attempts = await self._store.query_attempts(held[0].rollout_id)

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -25,10 +25,12 @@ from outrider.core.ids import new_id
 from outrider.core.lines import LineSplitter
 from outrider.core.processes import WORKER_MARK, plain_variables
 from outrider.core.rollout import AttemptedRollout
+from outrider.core.secret import Secret
 from outrider.core.tasks import uninterrupted
+from outrider.core.variables import keys_here
 from outrider.runner import guard as guarding
-from outrider.runner.attempt import FINISH_RETRY_SECONDS
 from outrider.runner.channel import SupervisorEnd, WorkerExit
+from outrider.runner.keys import key_names, needed_names
 from outrider.runner.kit import EpisodeSpec, open_episodes
 from outrider.runner.loop_watch import LoopWatch
 from outrider.runner.meter import Meter, Reading
@@ -38,9 +40,6 @@ from outrider.store.opening import open_when_there
 
 STDIN, STDOUT, STDERR = range(3)
 INPUT_CHARACTERS = 200
-LINE_BYTES = 1 << 16
-"""A worker that prints more without ending the line is quoted so far, as if it had."""
-
 LAST_WORDS_SECONDS = 1.0
 """How long to listen to a worker that has ended, in case something it started still holds its output open."""
 
@@ -57,6 +56,9 @@ SILENT_SECONDS = 5.0
 
 START_SECONDS = 60.0
 """How much longer it may be silent at first, while its interpreter starts."""
+
+DRAIN_SECONDS = 3.0
+"""How much longer than the grace a worker that is told to drain may take."""
 
 EXIT_SECONDS = 10.0
 """How long a worker that has told its end may take to exit."""
@@ -76,7 +78,11 @@ LineHandler = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """All that a worker needs to know, in a form that crosses process borders."""
+    """All that a worker needs to know, in a form that crosses process borders.
+
+    Variables that hold keys are not in the environment of a worker's process, but for those in `pass_env`. `withheld`
+    are their names, with the values that the worker itself needs; launchers fill it in.
+    """
 
     store_url: StoreUrl
     episodes: EpisodeSpec
@@ -84,13 +90,22 @@ class WorkerSpec:
     config: RunnerConfig = field(default_factory=RunnerConfig)
     log_level: str = "WARNING"
     tells_claims: bool = True
+    pass_env: tuple[str, ...] = ()
+    withheld: Mapping[str, Secret] = field(default_factory=dict)
+    path: tuple[str, ...] = ()
+    """Where a worker process looks for modules too, after its own places."""
+
+    def with_keys(self) -> "WorkerSpec":
+        """The spec for a worker that is about to be started by this process, and has another environment."""
+        keys, needed = keys_here(key_names(self.episodes), self.pass_env), needed_names(self.episodes)
+        return replace(self, withheld={name: keys[name] if name in needed else Secret("") for name in keys})
 
     @property
     def drain_seconds(self) -> float:
-        """How long a worker that is told to drain may take: grace, what comes after it, and writing down the ends."""
-        limits = self.config.limits
-        writing = sum(FINISH_RETRY_SECONDS)
-        return self.config.grace_seconds + limits.cancel_seconds + limits.close_seconds + writing + EXIT_SECONDS
+        """How long a worker that is told to drain may take; one that has machines ends them too."""
+        supply = self.episodes.supply
+        machines = 0.0 if supply is None else self.config.limits.close_seconds + supply.end_seconds
+        return self.config.grace_seconds + DRAIN_SECONDS + machines
 
 
 def own_error(error: BaseException) -> BaseException:
@@ -133,9 +148,8 @@ class RunningWorker(Protocol):
 class TaskWorker:
     """A worker as a task of the running event loop, on the supervisor's own store."""
 
-    def __init__(self, store: Store, spec: WorkerSpec, on_line: LineHandler, watch: LoopWatch | None = None) -> None:
+    def __init__(self, store: Store, spec: WorkerSpec, on_line: LineHandler) -> None:
         self.worker_id = worker_id_of(spec.index)
-        self._watch = watch
         self._meter = Meter()
         self._runner: Runner | None = None
         self._draining = False
@@ -147,7 +161,7 @@ class TaskWorker:
 
     async def _work(self, store: Store, spec: WorkerSpec, on_line: LineHandler) -> int:
         async with open_episodes(spec.episodes, self._meter, worker=spec.index, journal=store) as episodes:
-            self._runner = new_runner(store, spec, episodes, on_line, watch=self._watch)
+            self._runner = new_runner(store, spec, episodes, on_line)
             return 0 if self._draining else await self._runner.iter()
 
     async def wait(self) -> WorkerExit:
@@ -289,14 +303,24 @@ class ProcessWorker:
         self.worker_id = worker_id_of(spec.index, self.pid)
 
     @classmethod
-    async def start(cls, spec: WorkerSpec, on_line: LineHandler, guard: Guard | None = None) -> "ProcessWorker":
+    async def start(
+        cls,
+        spec: WorkerSpec,
+        on_line: LineHandler,
+        guard: Guard | None = None,
+        *,
+        on_reading: Callable[[Reading], object] = lambda _: None,
+    ) -> "ProcessWorker":
         def hear(line: str) -> None:
             if (reading := Reading.of_line(line)) is None:
                 on_line(line)
             else:
                 worker.reading = reading
+                on_reading(reading)
 
         loop = asyncio.get_running_loop()
+        spec = spec.with_keys()
+        variables = {name: value for name, value in os.environ.items() if name not in spec.withheld}
         guard = guard or Guard()
         mark = guard.enter(spec)
         ours, its = socket.socketpair()
@@ -308,7 +332,7 @@ class ProcessWorker:
                     *(sys.executable, "-m", guarding.PROGRAM, str(its.fileno()), f"{WORKER_MARK}={mark}"),
                     stdin=subprocess.DEVNULL,
                     pass_fds=(its.fileno(),),
-                    env={**os.environ, WORKER_MARK: mark},
+                    env={**variables, WORKER_MARK: mark},
                     start_new_session=True,
                 )
             _, channel = await loop.create_unix_connection(lambda: SupervisorEnd(hear), sock=ours)
@@ -354,17 +378,23 @@ class ProcessWorker:
     def _verdict(self) -> WorkerExit | None:
         """How it ends, if it must be ended by force."""
         now, channel = self._loop.time(), self._channel
+        is_late = self._drain_until is not None and now > self._drain_until
         if (ended := channel.ended) is not None:
             self._exit_until = self._exit_until or now + EXIT_SECONDS
-            return ended if now > self._exit_until else None
+            return ended if is_late or now > self._exit_until else None
+        if channel.is_broken:
+            return WorkerExit(failed=True, description="was killed: code that it ran has written to our channel")
         if (blockage := channel.blockage) is not None:
+            if blockage.seconds < self._spec.config.max_block_seconds:  # it was told to drain
+                return self._late(blockage.seconds, f": {blockage.message}")
             return WorkerExit(failed=True, description=f"was killed: {blockage.message}", blockage=blockage)
         if self._n_silent * LOOK_SECONDS > self._silent_seconds:
             return WorkerExit(failed=True, description=f"was killed: it said nothing for {self._silent_seconds:g} s")
-        if self._drain_until is not None and now > self._drain_until:
-            late = f"it did not end within {self._spec.drain_seconds:g} s of being told to"
-            return WorkerExit(failed=True, description=f"was killed: {late}")
-        return None
+        return self._late(self._spec.drain_seconds) if is_late else None
+
+    def _late(self, seconds: float, why: str = "") -> WorkerExit:
+        late = f"was killed: it did not end within {seconds:g} s of being asked to{why}"
+        return WorkerExit(failed=True, description=late, late=True)
 
     @property
     def _silent_seconds(self) -> float:
@@ -467,4 +497,4 @@ def _claim_line(index: int, claimed: AttemptedRollout) -> str:
     text = str(claimed.input)
     if len(text) > INPUT_CHARACTERS:
         text = text[:INPUT_CHARACTERS] + "…"
-    return f"✅ Worker-{index} processing rollout: {claimed.rollout_id} | Input: {text}"
+    return f"▶ Worker-{index} processing rollout: {claimed.rollout_id} | Input: {text}"

@@ -108,7 +108,7 @@ class FifoBell(Bell):
 
 def _ring(pipe: Path) -> None:
     try:
-        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as exc:
         if exc.errno == errno.ENXIO:
             pipe.unlink(missing_ok=True)

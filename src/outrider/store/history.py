@@ -153,7 +153,7 @@ class RecordedStore:
         bound = _signature(method).bind(self, *args, **kwargs).arguments
         bound |= bound.pop("request", {}) if method == "start_rollout" else {}
         del bound["self"]
-        arguments = {name: digest_of(value) if name in _PAYLOADS else facts_of(value) for name, value in bound.items()}
+        arguments = {name: digest_of(value) if name in _PAYLOADS else _given(value) for name, value in bound.items()}
         at = time.monotonic_ns()
         begun = CallBegun(
             client=self._client, number=number, method=method, arguments=arguments, at=at, store=self.name
@@ -205,12 +205,22 @@ def name_of(store: Store) -> str:
     return url.shown
 
 
+def _given(value: Any) -> Any:
+    """The facts of an argument; None of one that is no such thing, which the store refuses."""
+    try:
+        return facts_of(value)
+    except (AttributeError, TypeError):
+        return None
+
+
 def facts_of(value: Any) -> Any:
     """What a checker must know of a value, as JSON: ids, states, numbers, and digests of payloads."""
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | float):
         return value
+    if isinstance(value, int):
+        return value if -(2**63) <= value < 2**63 else str(value)
     if isinstance(value, str):
-        return str(value)
+        return value.encode("utf-8", "backslashreplace").decode()
     if (known := _FACTS.get(type(value))) is not None:
         return known(value)
     return [facts_of(item) for item in value] if isinstance(value, Iterable) else None

@@ -67,9 +67,6 @@ SWEEP_SECONDS = 0.5
 
 FEED_PAGE = 1000
 
-NOTED_AT_ONCE = 1000
-"""How many reports are counted together at most."""
-
 LAST_NOTE_SECONDS = 1.0
 """How long a store that is closed may take to count the last reports."""
 
@@ -162,7 +159,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
         new = tuple(new_rollout(request) for request in several("requests", requests, "rollouts to enqueue"))
         ids = {rollout.rollout_id for rollout in new}
         if len(ids) < len(new):
-            raise InvalidInput("the same rollout_id stands twice among the rollouts to enqueue; nothing was enqueued")
+            raise InvalidInput("the same rollout_id is given twice among the rollouts to enqueue; nothing was enqueued")
         for config in {one.request.config for one in new}:
             await self._check_resources(config)
         return await self._enqueue(new) if new else ()
@@ -261,8 +258,6 @@ class LeasedStore(LedgerMethods, MachineMethods):
         )
         if attempt.ended_at is not None:
             self._reported.add(attempt)
-            if len(self._reported) >= NOTED_AT_ONCE:
-                await self._note_reported()
         return attempt
 
     async def append_events(
@@ -290,7 +285,6 @@ class LeasedStore(LedgerMethods, MachineMethods):
             checked_ids("attempt_ids", attempt_ids)
             note = WorkerNote(worker_id=name, stats=small_record("stats of a worker", stats))
             await self._note_workers((note,))
-        await self._note_reported()
 
         async def renew() -> tuple[LostLease, ...]:
             lost = await self._renew(name, frozenset(checked_ids("attempt_ids", attempt_ids)))
@@ -449,10 +443,10 @@ class LeasedStore(LedgerMethods, MachineMethods):
             )
 
     async def _note_reported(self) -> None:
-        """Count what was reported here since the last time. Cheap enough for a heartbeat, not for every report."""
+        """Count what was reported here since the last time: with every sweep, and before anybody looks."""
         if not self._reported or self._is_read_only:
             return
-        reported, self._reported = self._reported, Reported()
+        reported, self._reported = self._reported, Reported(self._reported.counted())
         try:
             await self._note_workers(reported.notes())
         except StoreError:  # counts are not worth an error; next time
@@ -475,6 +469,7 @@ class LeasedStore(LedgerMethods, MachineMethods):
                 with looking:
                     next_expiry = await self._expire()
                     await self._add_up()
+                    await self._note_reported()
             except StoreUnavailable:
                 pass  # which the outage says
             except StoreError as exc:

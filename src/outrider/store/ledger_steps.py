@@ -258,7 +258,7 @@ def _member_of_a_group(request: RolloutRequest) -> NewRollout:
 def _refuse_twice(name: str, ids: Sequence[str]) -> None:
     if len(set(ids)) < len(ids):
         twice = next(id for id in ids if ids.count(id) > 1)
-        raise InvalidInput(f"the {name} {twice!r} stands twice in one write; nothing was written")
+        raise InvalidInput(f"the {name} {twice!r} is given twice in one write; nothing was written")
 
 
 def _checked_grant(grant: Grant) -> Grant:

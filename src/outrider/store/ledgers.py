@@ -119,4 +119,4 @@ def _checked_ask(ask: tuple[str, str]) -> tuple[str, str]:
             check_id("attempt_id", attempt_id)
             return rollout_id, attempt_id
         case _:
-            raise InvalidInput(f"{ask!r} is no ask; give a pair of rollout_id and attempt_id for each attempt")
+            raise InvalidInput(f"{ask!r} is not a request; give a pair of rollout_id and attempt_id for each attempt")

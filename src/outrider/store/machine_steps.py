@@ -83,7 +83,7 @@ def step_of(
     given: dict[str, MachineRecord] = {}
     for record in map(_checked_record, several("records", records, "records")):
         if record.machine_id in given:
-            raise InvalidInput(f"machine {record.machine_id!r} stands twice in one write; nothing was written")
+            raise InvalidInput(f"machine {record.machine_id!r} is given twice in one write; nothing was written")
         given[record.machine_id] = record
     moved = tuple(map(_checked_move, several("moves", moves, "moves")))
     for move in moved:

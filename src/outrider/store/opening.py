@@ -88,7 +88,7 @@ def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:
     try:
         parts = urlsplit(url.reveal())
     except ValueError:  # its message may quote the password
-        raise InvalidInput(f"{url.shown!r} is no store URL; give one of {SCHEMES}") from None
+        raise InvalidInput(f"{url.shown!r} is not a store URL; give one of {SCHEMES}") from None
     if parts.scheme == "memory" and parts.query:
         raise InvalidInput(f"{url.shown!r}: a memory:// store has no options; it ends with its process")
     if parts.scheme == "memory":
@@ -104,7 +104,7 @@ def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:
         from outrider.store.postgres.store import PostgresStore
 
         return PostgresStore(url, clock)
-    raise InvalidInput(f"{url.shown!r} is no store URL; give one of {SCHEMES}")
+    raise InvalidInput(f"{url.shown!r} is not a store URL; give one of {SCHEMES}")
 
 
 def sqlite_place(url: str) -> tuple[Path, Durability]:

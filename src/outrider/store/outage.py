@@ -50,7 +50,7 @@ class Outage:
             _log.warning("the store is back after %.0f s", self.seconds)
             self._waiting.clear()
 
-    def time(self) -> float:
+    def now(self) -> float:
         return self._clock.monotonic()
 
 
@@ -62,7 +62,7 @@ class RepeatedCall:
         self._began = 0.0
 
     def __enter__(self) -> None:
-        self._began = self._outage.time()
+        self._began = self._outage.now()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

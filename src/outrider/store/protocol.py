@@ -71,12 +71,16 @@ class Resources(Struct, frozen=True, kw_only=True):
 
 
 class Statistics(Struct, frozen=True, kw_only=True):
-    """Counts of the whole store at one moment. `cursor` is the end of the feed, for `finished_after`."""
+    """Counts of the whole store at one moment. `cursor` is the end of the feed, for `finished_after`.
+
+    `n_set_aside` of the rollouts that wait may have killed a worker, and will each run alone.
+    """
 
     rollouts: Mapping[RolloutStatus, int]
     workers: Mapping[WorkerStatus, int]
     oldest_queued_at: datetime | None
     next_expiry_at: datetime | None
+    n_set_aside: int = 0
     cursor: int = 0
 
 

@@ -26,6 +26,7 @@ from outrider.store.steps import (
     config_of,
     config_or_no_retry,
     failure_of,
+    is_isolated,
     metadata_of,
 )
 
@@ -36,7 +37,8 @@ GIVEN = (
 """The columns of `attempted_of`, what does not change while a rollout is live: `r` is the rollout, `i` its payloads."""
 
 ROLLOUT = (
-    f"{GIVEN}, r.status, r.ended_at, r.reward, r.failure, r.n_attempts, r.attempt_id, r.worker_id, r.resources_version"
+    f"{GIVEN}, r.status, r.ended_at, r.reward, r.failure, r.n_attempts, r.attempt_id, r.worker_id, "
+    "r.resources_version, r.lane"
 )
 """The columns of `rollout_of`."""
 
@@ -201,6 +203,7 @@ def _rest_of(row: Sequence[Any], error: Exception) -> Rollout:
         attempt_id=row[16],
         worker_id=row[17],
         resources_version=row[18],
+        is_set_aside=is_isolated(row[19]),
     )
 
 
@@ -232,6 +235,7 @@ def _rollout_of(row: Sequence[Any]) -> Rollout:
         attempt_id=row[16],
         worker_id=row[17],
         resources_version=row[18],
+        is_set_aside=is_isolated(row[19]),
     )
 
 

@@ -1,6 +1,7 @@
 """What the shared half of a store hands to its engine: checked, encoded, and ready for one atomic step."""
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
@@ -34,6 +35,8 @@ MAX_NOTE_BYTES = 1 << 16
 
 MAX_RESOURCES_BYTES = 16 << 20
 """The most that one version of the resources holds: every worker reads it."""
+
+MODES = tuple(Mode)
 
 ISOLATED = "~"
 """Lanes of rollouts that were set aside begin with this character, and so come after all others."""
@@ -86,7 +89,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        return tuple(Mode) if self.mode is None else (self.mode,)
+        return MODES if self.mode is None else (self.mode,)
 
     @property
     def lanes(self) -> list[str]:
@@ -262,6 +265,11 @@ def lane_of(mode: Mode, tag: str | None, *, isolated: bool = False) -> str:
     return f"{ISOLATED if isolated else ''}{mode}/{tag or ''}"
 
 
+def is_isolated(lane: str | None) -> bool:
+    """Whether what waits in this lane was set aside."""
+    return lane is not None and lane.startswith(ISOLATED)
+
+
 @lru_cache(maxsize=1024)
 def config_of(record: bytes) -> RolloutConfig:
     """The configuration in a record; a store has few different ones. Raises one of `UNREADABLE`."""
@@ -367,6 +375,8 @@ def new_report(
     check_id("attempt_id", attempt_id)
     if error is not None:
         _check_failure(error)
+        if error.permanent and signal is Signal.FAIL:
+            signal = Signal.GIVE_UP
     if first_index is not None:
         check_integer("first_index", first_index, bits=32, least=0)
     if account is not None:
@@ -378,7 +388,7 @@ def new_report(
         worker_id=None if worker_id is None else worker_name(worker_id),
         reward=None if reward is None else finite(f"reward of rollout {rollout_id}:", reward),
         failure=error,
-        events=tuple(map(_checked_event, several("events", events, "events"))),
+        events=_checked_events(events),
         first_index=first_index,
         account=None if account is None else checked_account(account),
         metadata=None if metadata is None else small_record("metadata of an attempt", metadata),
@@ -413,8 +423,8 @@ def member(kind: type[S], value: str) -> S:
     try:
         return kind(value)
     except ValueError as exc:
-        name = kind.__name__.removesuffix("Status").lower()
-        raise InvalidInput(f"{value!r} is no {name} state or mode; there are {', '.join(kind)}") from exc
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
+        raise InvalidInput(f"unknown {name} {value!r}; give one of {', '.join(kind)}") from exc
 
 
 def members(field_name: str, kind: type[S], values: Collection[str] | None) -> tuple[S, ...] | None:
@@ -427,7 +437,7 @@ def members(field_name: str, kind: type[S], values: Collection[str] | None) -> t
 
 
 def worker_name(worker_id: str | int) -> str:
-    if isinstance(worker_id, bool) or not isinstance(worker_id, (str, int)):
+    if type(worker_id) is not str and (isinstance(worker_id, bool) or not isinstance(worker_id, (str, int))):
         raise InvalidInput(f"worker_id must be text or a whole number, not {type(worker_id).__name__}")
     name = str(worker_id)
     check_id("worker_id", name)
@@ -481,6 +491,8 @@ def several(field_name: str, values: Iterable[T], what: str) -> Iterable[T]:
 
 def check_seconds(field_name: str, value: float) -> None:
     """A time to wait: infinity stands for no limit, and what is below 0 for none."""
+    if type(value) is float and value <= MAX_SECONDS:
+        return
     if not is_number(value) or not value <= math.inf:
         raise InvalidInput(f"{field_name} must be a number of seconds, not {value!r:.40}")
     if value != math.inf and value > MAX_SECONDS:
@@ -510,7 +522,8 @@ def claim_of(
     check_integer("limit", limit, bits=64, least=1)
     if request_id is not None:
         check_id("request_id", request_id)
-    check_kind("isolated", isolated, bool)
+    if isolated is not False:
+        check_kind("isolated", isolated, bool)
     return Claim(
         worker_id=worker_name(worker_id),
         limit=limit,
@@ -552,6 +565,12 @@ def _check_failure(error: Failure) -> None:
         raise InvalidInput(f"the error of kind {error.kind!r} cannot be stored: {exc}") from exc
 
 
+def _checked_events(events: Sequence[Event]) -> tuple[Event, ...]:
+    if type(events) is tuple and not events:
+        return ()
+    return tuple(map(_checked_event, several("events", events, "events")))
+
+
 def _checked_event(event: Event) -> Event:
     check_kind("an event", event, Event)
     check_kind("an event's time `at`", event.at, datetime)
@@ -577,7 +596,7 @@ def check_kind(name: str, value: object, kind: type) -> None:
 
 
 def check_integer(name: str, value: int, *, bits: int, least: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
         raise InvalidInput(f"{name} must be a whole number, not {type(value).__name__}")
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise InvalidInput(f"{name} {value} does not fit into {bits} bits")

@@ -1,10 +1,10 @@
 """The URL of a store, whose password is not seen."""
 
-import os
 from urllib.parse import unquote_plus, urlsplit, urlunsplit
 
 from outrider.core.errors import InvalidInput
 from outrider.core.secret import MASK, Secret, is_secret_name
+from outrider.core.variables import variable
 
 VARIABLE = "OUTRIDER_STORE"
 _PLAIN = ("sqlite", "memory")
@@ -44,7 +44,7 @@ class StoreUrl(Secret):
         try:
             parts = urlsplit(self._text)
         except ValueError:
-            raise InvalidInput(f"{self.shown} is no store URL") from None
+            raise InvalidInput(f"{self.shown} is not a store URL") from None
         user, at, host = parts.netloc.rpartition("@")
         query = "&".join(parameter for parameter in parts.query.split("&") if not _is_secret(parameter))
         return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query=query))
@@ -61,7 +61,7 @@ class StoreUrl(Secret):
 
     def completed(self) -> "StoreUrl":
         """With the password in OUTRIDER_STORE, if that names this store and the URL itself has none."""
-        given = StoreUrl(os.environ.get(VARIABLE, ""))
+        given = StoreUrl(variable(VARIABLE) or "")
         if given and not self.has_password and given.without_password == self.without_password:
             return given
         return self

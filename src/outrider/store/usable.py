@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import threading
 
 from outrider.core.errors import StoreError
 
@@ -13,19 +12,21 @@ class Usable:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self.closed = False
 
     def check(self) -> None:
+        # One question for all: in another thread, on another loop and in a forked process another loop runs, or none.
+        if self.closed or asyncio._get_running_loop() is not self._loop:  # noqa: SLF001 the public one raises
+            self._refuse()
+
+    def _refuse(self) -> None:
         if self.closed:
             raise StoreError("this store is closed")
         if os.getpid() != self._pid:
             raise StoreError(
                 "a store cannot be used in a forked process; open it there again with open_store(store.url)"
             )
-        # A thread runs one loop at a time. Asking for the running one would ask the system for the process again.
-        if threading.get_ident() != self._thread or not self._loop.is_running():
-            raise StoreError(
-                "this store belongs to the event loop that opened it; give other loops and threads what store.handle() "
-                "returns there, or open the store in each with open_store(store.url)"
-            )
+        raise StoreError(
+            "this store belongs to the event loop that opened it; give other loops and threads what store.handle() "
+            "returns there, or open the store in each with open_store(store.url)"
+        )

@@ -23,9 +23,10 @@ class Waiting(Engine):
     ) -> tuple[R, ...]:
         """Look, and if nothing is found, watch for `wait` seconds."""
         check_seconds("wait", wait)
+        if wait <= 0:
+            return await look()
         deadline = self._clock.monotonic() + wait
-        found = await look()
-        if found or wait <= 0:
+        if found := await look():
             return found
         return await self._watch(topic, look, deadline, net_seconds=self._bell.net_seconds)
 

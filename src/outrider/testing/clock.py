@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -75,10 +76,14 @@ class FakeClock:
 
 
 async def eventually(condition: Callable[[], Awaitable[object]], *, within_seconds: float = 30.0) -> None:
-    """Wait until `condition` holds; fail after so many seconds of real time."""
+    """Wait until `condition` holds; fail after so many seconds of real time.
+
+    It is looked at less often the longer that takes: a look may cost as much as what is waited for.
+    """
+    began = time.monotonic()
     async with asyncio.timeout(within_seconds):
         while not await condition():  # noqa: ASYNC110 the condition may lie in another process
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(min(max(0.002, 0.05 * (time.monotonic() - began)), 0.025))
 
 
 async def _settle() -> None:

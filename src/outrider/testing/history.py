@@ -8,12 +8,17 @@ Record with `OUTRIDER_HISTORY=FOLDER` (see `outrider.store.history`), read the s
 - `attempts`: an attempt number of a rollout belongs to one attempt, which was granted to one worker.
 - `fence`: no write or heartbeat of an attempt is accepted that began after a later attempt's grant was answered,
   unless it repeats one that was, or may have been, carried out before.
+- `claim`: claims with one `request_id` grant one set of attempts, at least as long as one of them is held.
+- `revoked`: no write or heartbeat of an attempt is accepted that began after its lease was revoked, unless it repeats
+  one, or hands the rollout back, which the revocation has done.
 - `result`: a rollout has at most one result, and every read that shows one shows that one.
 - `final`: once somebody has seen a rollout ended, nobody sees it open any more.
 - `lost`: what was answered is there: rollouts with their inputs, results, events.
-- `invented`: nothing is there that nobody asked for, and no attempt has resources that nobody published.
+- `invented`: nothing is there that nobody asked for: no rollout, no event more than was appended, and no attempt has
+  resources that nobody published.
 - `changed`: a rollout is changed only before it has ended, and what is claimed or read after a change is what it said.
-- `order`: no claim takes a rollout while a better one (higher priority, or older) waits throughout the call.
+- `order`: no claim takes a rollout while a better one (higher priority, or older) waits throughout the call, unless a
+  claim that is just being sent twice may hold that one for a moment.
 - `feed`: all readers of the completion feed see one order, and no cursor skips or repeats.
 - `resources`: versions grow in the order of the calls, no read goes back, and a version never changes; an attempt was
   claimed with one version.
@@ -30,7 +35,7 @@ from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, combinations, pairwise, permutations
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +180,8 @@ def _violations_of(calls: Sequence[Call], max_staleness: int | None) -> list[Vio
     return [
         *rollouts.check_attempts(),
         *rollouts.check_fence(),
+        *rollouts.check_claims(),
+        *rollouts.check_revoked(),
         *rollouts.check_results(),
         *rollouts.check_lost(),
         *_check_order(rollouts),
@@ -228,6 +235,8 @@ class _Rollouts:
         self.by_id: dict[str, _Rollout] = {}
         self.claims: list[Call] = []
         self.heartbeats: list[Call] = []
+        self.revoked: dict[str, Call] = {}
+        """By attempt, the first call that was answered with it."""
         self.nameless: Counter[str] = Counter()
         """Rollouts that were asked for without an id, and perhaps enqueued: nobody was told which id they got."""
         self.observed: set[str] | None = None
@@ -276,6 +285,9 @@ class _Rollouts:
     def _add_read(self, call: Call) -> None:
         if call.method == "heartbeat":
             self.heartbeats.append(call)
+        elif call.method == "revoke_leases":
+            for attempt_id in call.answer:
+                self.revoked.setdefault(attempt_id, call)
         elif call.method == "query_attempts":
             for facts in call.answer["items"]:
                 self.rollout(facts["rollout_id"]).attempts.append(_Seen(call, facts))
@@ -319,12 +331,54 @@ class _Rollouts:
                     message = f"a write of attempt {number} was accepted after a later one was granted ({write})"
                     yield Violation("fence", rollout.rollout_id, message)
         for beat in self.heartbeats:
-            kept = set(beat.arguments.get("attempt_ids", ())) & set(beat.answer["held"]) - set(beat.answer["lost"])
-            for attempt_id in kept & holders.keys():
+            for attempt_id in _renewed(beat) & holders.keys():
                 rollout, number = holders[attempt_id]
                 if fences[rollout.rollout_id].is_late(beat, number):
                     message = f"the lease of attempt {number} was renewed after a later one was granted ({beat})"
                     yield Violation("fence", rollout.rollout_id, message)
+
+    def check_claims(self) -> Iterator[Violation]:
+        by_request: dict[str, list[Call]] = defaultdict(list)
+        for claim in self.claims:
+            if claim.outcome is Outcome.OK and (request_id := claim.arguments.get("request_id")) is not None:
+                by_request[request_id].append(claim)
+        for request_id, same in by_request.items():
+            for one, other in combinations(same, 2):
+                if not (self._may_repeat(one, other) or (_overlap(one, other) and self._may_repeat(other, one))):
+                    message = f"granted {sorted(_granted(one))}, and then {sorted(_granted(other))} ({other})"
+                    yield Violation("claim", request_id, message)
+
+    def _may_repeat(self, claim: Call, again: Call) -> bool:
+        """Whether `again` may have come second: it granted what was left of the first, or that was held no longer."""
+        before = _granted(claim)
+        return _granted(again).keys() <= before.keys() or not any(
+            self._is_held_after(again.ended, *ids) for ids in before.items()
+        )
+
+    def _is_held_after(self, at: float, attempt_id: str, rollout_id: str) -> bool:
+        """Whether a call that began later shows that the attempt held its lease."""
+        writes = self.by_id[rollout_id].writes
+        return any(
+            write.begun > at
+            and write.outcome is Outcome.OK
+            and write.arguments["attempt_id"] == attempt_id
+            and not _repeats(write, writes)
+            for write in writes
+        ) or any(beat.begun > at and attempt_id in _renewed(beat) for beat in self.heartbeats)
+
+    def check_revoked(self) -> Iterator[Violation]:
+        for rollout in self.by_id.values():
+            for write in rollout.writes:
+                revocation = self.revoked.get(write.arguments["attempt_id"])
+                if revocation is None or write.outcome is not Outcome.OK or write.begun <= revocation.ended:
+                    continue
+                hands_back = write.arguments.get("status") == AttemptStatus.CANCELLED
+                if not hands_back and not _repeats(write, rollout.writes):
+                    yield Violation("revoked", rollout.rollout_id, f"a write came after {revocation} ({write})")
+        for beat in self.heartbeats:
+            for attempt_id in _renewed(beat) & self.revoked.keys():
+                if beat.begun > (revocation := self.revoked[attempt_id]).ended:
+                    yield Violation("revoked", attempt_id, f"its lease was renewed after {revocation} ({beat})")
 
     def check_results(self) -> Iterator[Violation]:
         for rollout in self.by_id.values():
@@ -370,6 +424,16 @@ class _Fence:
     def is_late(self, call: Call, number: int) -> bool:
         """Whether the call began after a later attempt's grant was answered."""
         return any(answered < call.begun for later, answered in self._granted if later > number > 0)
+
+
+def _renewed(beat: Call) -> set[str]:
+    """The attempts whose leases a heartbeat has renewed."""
+    return set(beat.arguments.get("attempt_ids", ())) & set(beat.answer["held"]) - set(beat.answer["lost"])
+
+
+def _granted(claim: Call) -> dict[str, str]:
+    """The attempts that a claim granted, and their rollouts."""
+    return {facts["attempt"]["attempt_id"]: facts["rollout_id"] for facts in _listed(claim.answer)}
 
 
 def _repeats(write: Call, writes: Sequence[Call]) -> bool:
@@ -452,6 +516,27 @@ def _check_kept(rollout: _Rollout) -> Iterator[Violation]:
                     "lost", rollout.rollout_id, f"{write.answer} events were kept, {kept} are there ({write})"
                 )
 
+    for attempt_id, n_kept in rollout.n_events.items():
+        if n_kept > (most := _most_events(rollout, attempt_id)):
+            message = f"{n_kept} events of {attempt_id} are there, at most {most} were appended"
+            yield Violation("invented", rollout.rollout_id, message)
+
+
+def _most_events(rollout: _Rollout, attempt_id: str) -> int:
+    """How many events an attempt has at most: one for each place that was named, and one for each without a place."""
+    places: set[int] = set()
+    n_without = 0
+    for write in rollout.writes:
+        n_events = len(write.arguments.get("events", ()))
+        if write.arguments["attempt_id"] != attempt_id or not n_events:
+            continue
+        first = write.arguments.get("first_index")
+        if first is None:
+            n_without += n_events
+        else:
+            places.update(range(first, first + n_events))
+    return len(places) + n_without
+
 
 def _requests_in(call: Call) -> list[dict[str, Any]]:
     """The rollouts that a call asked for, with the ids that its answer gave them."""
@@ -522,6 +607,7 @@ class _Wait:
 def _check_order(rollouts: _Rollouts) -> Iterator[Violation]:
     waits = {wait.rollout_id: wait for wait in _waits(rollouts)}
     unknown = [call for call in rollouts.claims if call.outcome is Outcome.UNKNOWN]
+    doubled = _doubled(rollouts.claims)
     lanes: dict[tuple[str, str | None], list[_Wait]] = defaultdict(list)
     upcoming = iter(sorted(waits.values(), key=lambda wait: wait.since))
     pending = next(upcoming, None)
@@ -531,6 +617,8 @@ def _check_order(rollouts: _Rollouts) -> Iterator[Violation]:
             pending = next(upcoming, None)
         taken = [waits[facts["rollout_id"]] for facts in _listed(claim.answer) if facts["rollout_id"] in waits]
         if claim.method == "start_rollout" or not taken or any(_may_be_under_way(other, claim) for other in unknown):
+            continue
+        if any(_overlap(other, claim) for other in doubled):
             continue
         last = max(taken, key=lambda wait: wait.key)
         for lane, waiting in lanes.items():
@@ -561,6 +649,20 @@ def _waits(rollouts: _Rollouts) -> Iterator[_Wait]:
 
 def _may_be_under_way(unknown: Call, claim: Call) -> bool:
     return unknown.begun < claim.ended and claim.begun < min(unknown.ended, unknown.begun) + UNKNOWN_SECONDS * 1e9
+
+
+def _doubled(claims: Iterable[Call]) -> list[Call]:
+    """Claims sent twice at once: the one that loses may hold the heads of the queue until it sees the other's."""
+    by_request: dict[Any, list[Call]] = defaultdict(list)
+    for claim in claims:
+        if (request_id := claim.arguments.get("request_id")) is not None:
+            by_request[request_id].append(claim)
+    same = chain.from_iterable(permutations(sent, 2) for sent in by_request.values() if len(sent) > 1)
+    return [claim for claim, other in same if _overlap(claim, other)]
+
+
+def _overlap(one: Call, other: Call) -> bool:
+    return one.begun < other.ended and other.begun < one.ended
 
 
 def _takes(claim: Call, lane: tuple[str, str | None]) -> bool:

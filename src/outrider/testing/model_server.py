@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 from aiohttp import web
@@ -35,6 +35,13 @@ AnswerFunction = Callable[[ModelRequest], Said | Awaitable[Said]]
 ECHO = "builtin:echo"
 MAX_REQUEST_BYTES = 64 * 2**20
 N_RECORDED = 1000
+OPENAI_FIELDS = frozenset({
+    "model", "messages", "tools", "stream", "stream_options", "temperature", "top_p", "max_tokens",
+    "max_completion_tokens", "seed", "stop", "logprobs", "reasoning_effort",
+})  # fmt: skip
+"""Those of OpenAI's fields that our client can send."""
+
+NO_TOOLS = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 TOKEN_ID_FIELDS = ("return_token_ids", "return_prompt_token_ids", "return_meta_info")
 
 
@@ -50,15 +57,33 @@ class Manner(StrEnum):
     OPENAI = "openai"
     """Refuses fields it does not know."""
 
+    LITELLM = "litellm"
+    """Refuses an unknown model or key with 400, and fails without a key."""
+
+    TRANSFORMERS = "transformers"
+    """Fails to list its models and on those it does not have, and refuses all fields that are not OpenAI's."""
+
+    NO_LOGPROBS = "no-logprobs"
+    """Gives token ids when asked, and never log-probabilities."""
+
+    NO_TOOLS = "no-tools"
+    """Refuses tools as vLLM does by default."""
+
+    FAILS_ON_TOOLS = "fails-on-tools"
+    """Fails on tools, as servers do whose chat template cannot render them."""
+
+    NO_SYSTEM = "no-system"
+    """Refuses system messages, as chat templates of some models do."""
+
 
 class Refused(Exception):
     """The call is answered with an error."""
 
-    def __init__(self, status: int, message: str, code: str | None = None) -> None:
+    def __init__(self, status: int, message: str, code: str | None = None, *, body: Any = None) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
-        self.code = code
+        self.body = error_body(message, code) if body is None else body
+        """JSON, or a text as it stands."""
 
 
 class ModelServer:
@@ -130,7 +155,9 @@ class ModelServer:
 
     async def _list_models(self, http: web.Request) -> web.StreamResponse:
         if not self._has_key(http):
-            return _error(_wrong_key())
+            return _error(self._wrong_key(http))
+        if self.manner is Manner.TRANSFORMERS:
+            return _error(_failing())
         if not self.lists_models:
             return web.Response(status=404, text="404: Not Found")
         return _json({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
@@ -172,6 +199,8 @@ class ModelServer:
         except (ValueError, KeyError, TypeError) as exc:
             raise Refused(400, f"the request cannot be read: {type(exc).__name__}: {exc}") from exc
         self.requests.append(request)
+        if self.manner is Manner.NO_LOGPROBS:
+            return ModelRequest(number, {**body, "logprobs": False, "return_meta_info": False}, headers)
         return request
 
     def _check(self, http: web.Request, request: ModelRequest) -> None:
@@ -179,18 +208,31 @@ class ModelServer:
         faults = self.faults
         asked = [field for field in TOKEN_ID_FIELDS if field in request.body]
         if not self._has_key(http):
-            raise _wrong_key()
+            raise self._wrong_key(http)
         if request.model not in self.models:
-            raise Refused(404, f"The model `{request.model}` does not exist", "model_not_found")
+            raise self._unknown_model(request.model)
+        if self.manner is Manner.TRANSFORMERS and (unknown := sorted(request.body.keys() - OPENAI_FIELDS)):
+            said = f"Unexpected fields in the request: {{{', '.join(map(repr, unknown))}}}"
+            raise Refused(422, said, body={"detail": said})
         if faults.max_in_flight is not None and self.n_in_flight > faults.max_in_flight:
             raise Refused(429, "Rate limit reached", "rate_limit_exceeded")
         if asked and self.manner is Manner.OPENAI:
             raise Refused(400, f"Unrecognized request arguments supplied: {', '.join(asked)}")
         if asked and self.manner is Manner.SGLANG and request.is_streamed:
             raise Refused(400, f"{asked[0]} is not supported with streaming. Please set stream=false")
+        self._check_parts(request)
         if faults.max_characters is not None and request.n_characters > faults.max_characters:
             said = f"This model's maximum context length is {faults.max_characters} characters"
             raise Refused(400, said, "context_length_exceeded")
+
+    def _check_parts(self, request: ModelRequest) -> None:
+        """Refuse tools and system messages, if that is the server's manner."""
+        if request.tools and self.manner is Manner.NO_TOOLS:
+            raise Refused(400, NO_TOOLS)
+        if request.tools and self.manner is Manner.FAILS_ON_TOOLS:
+            raise _failing()
+        if self.manner is Manner.NO_SYSTEM and any(message.role is Role.SYSTEM for message in request.messages):
+            raise Refused(400, "System role not supported")
 
     async def _completion(self, request: ModelRequest, fault: Fault | None) -> Completion:
         if fault is not None and fault.kind is FaultKind.EMPTY:
@@ -262,6 +304,25 @@ class ModelServer:
         finally:
             self.n_hanging -= 1
 
+    def _unknown_model(self, name: str) -> Refused:
+        match self.manner:
+            case Manner.TRANSFORMERS:
+                return _failing()
+            case Manner.LITELLM:
+                said = (
+                    f"/chat/completions: Invalid model name passed in model={name}. Call `/v1/models` to view models."
+                )
+                return Refused(400, said, body=_in_litellms_form(said, "invalid_request_error"))
+            case _:
+                return Refused(404, f"The model `{name}` does not exist", "model_not_found")
+
+    def _wrong_key(self, http: web.Request) -> Refused:
+        if self.manner is not Manner.LITELLM:
+            return Refused(401, "Incorrect API key provided", "invalid_api_key")
+        if "Authorization" not in http.headers:
+            return _failing()
+        return Refused(400, "No connected db.", body=_in_litellms_form("No connected db.", "no_db_connection"))
+
     def _has_key(self, http: web.Request) -> bool:
         return self.key is None or http.headers.get("Authorization") == f"Bearer {self.key}"
 
@@ -287,8 +348,12 @@ def echo(request: ModelRequest) -> str:
     return said[-1] if said else ""
 
 
-def _wrong_key() -> Refused:
-    return Refused(401, "Incorrect API key provided", "invalid_api_key")
+def _failing() -> Refused:
+    return Refused(500, "", body="Internal Server Error")
+
+
+def _in_litellms_form(message: str, kind: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": None, "code": "400"}}
 
 
 def _json(content: object, status: int = 200) -> web.Response:
@@ -296,7 +361,9 @@ def _json(content: object, status: int = 200) -> web.Response:
 
 
 def _error(refused: Refused) -> web.Response:
-    return _json(error_body(refused.message, refused.code), refused.status)
+    if isinstance(refused.body, str):
+        return web.Response(status=refused.status, text=refused.body)
+    return _json(refused.body, refused.status)
 
 
 def _version(completion: Completion) -> dict[str, str]:

@@ -62,6 +62,8 @@ class ModelRequest:
             seed=body.get("seed"),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             logprobs=bool(body.get("logprobs")),
+            top_k=body.get("top_k"),
+            reasoning_effort=body.get("reasoning_effort"),
         )
 
     @property

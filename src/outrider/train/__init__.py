@@ -1,4 +1,4 @@
-"""What a trainer eats: trajectories as samples, groups as batches, advantages, and files of them."""
+"""Training data: trajectories as samples, groups as batches, advantages, and files of them."""
 
 from outrider.core.published import Served
 from outrider.train.advantage import AdvantageRule, Advantages, Estimator, GroupKey, Scale, Weighting, advantages_of

@@ -23,6 +23,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from outrider.core.bounds import Amount, check_bounds
 from outrider.core.errors import InvalidInput
 from outrider.train.arrays import NDArray, np
 
@@ -74,7 +75,7 @@ class AdvantageRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     estimator: Estimator = Estimator.GRPO
     scale: Scale = Scale.SAMPLE
-    epsilon: float = 1e-6
+    epsilon: Amount = 1e-6
     key: GroupKey = GroupKey.GROUP
     weighting: Weighting = Weighting.TRAJECTORY
 
@@ -84,8 +85,7 @@ class AdvantageRule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if given not in list(kind):
                 raise InvalidInput(f"{name} is {given!r}; it may be {', '.join(kind)}")
             force_setattr(self, name, kind(given))
-        if not (np.isfinite(self.epsilon) and self.epsilon >= 0):
-            raise InvalidInput(f"epsilon is {self.epsilon!r}; give a number, 0 or more")
+        check_bounds(self)
 
 
 _CHOICES: dict[str, type[StrEnum]] = {

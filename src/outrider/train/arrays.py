@@ -3,12 +3,13 @@
 from typing import Any, TypeVar
 
 from outrider.core.errors import InvalidInput
+from outrider.core.extras import install_command
 
 try:
     import numpy as np
     from numpy.typing import NDArray
 except ModuleNotFoundError as exc:
-    raise InvalidInput("samples and batches need: pip install 'outrider[train]'") from exc
+    raise InvalidInput(f"samples and batches need: {install_command('train')}") from exc
 
 __all__ = ["PACKED_FLOAT", "PACKED_INT", "Bools", "Floats", "Ints", "NDArray", "frozen", "np", "unpacked"]
 

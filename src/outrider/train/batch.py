@@ -45,6 +45,18 @@ class TokenAccount:
     def generated(self) -> int:
         return self.trained + self.text + self.unused
 
+    @property
+    def warning(self) -> str | None:
+        """What keeps a trainer from learning of what the policy wrote, if something does."""
+        if self.text:
+            return (
+                f"{self.text:,} of {self.generated:,} tokens are known as text only, since the endpoint gave no token "
+                f"ids; {self.trained:,} are in the loss"
+            )
+        if self.without_logprobs:
+            return f"{self.without_logprobs:,} of {self.trained:,} tokens in the loss have no log-probability"
+        return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:

@@ -3,16 +3,28 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from outrider.core.bounds import require_count, require_limit
+from outrider.core.bounds import (
+    Bytes,
+    Count,
+    PositiveCount,
+    Reward,
+    SecondsLimit,
+    Seed,
+    Temperature,
+    Within,
+    check_bounds,
+)
 from outrider.core.errors import InvalidInput
 from outrider.core.settings import read_yaml, settings_of
 from outrider.train.advantage import AdvantageRule
 
 UNBOUNDED: Literal["unbounded"] = "unbounded"
+
+Ratio = Annotated[float, Within(0, 1e6)]
 
 
 class EnvManagerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,26 +36,18 @@ class EnvManagerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `max_env_num_per_worker` environments at once; that of a validation says how many of them may validate.
     """
 
-    max_env_num_per_worker: int = 16
-    num_env_groups: int = 128
-    group_size: int = 1
-    group_size_redundancy: int = 0
+    max_env_num_per_worker: PositiveCount = 16
+    num_env_groups: PositiveCount = 128
+    group_size: PositiveCount = 1
+    group_size_redundancy: Count = 0
     tags: tuple[str, ...] = ("FrozenLake",)
-    num_groups_partition: tuple[int, ...] | None = None
-    temperature: float | None = None
+    num_groups_partition: tuple[Count, ...] | None = None
+    temperature: Temperature | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("max_env_num_per_worker", 1),
-            ("num_env_groups", 1),
-            ("group_size", 1),
-            ("group_size_redundancy", 0),
-        ):
-            require_count(name, getattr(self, name), least)
+        check_bounds(self)
         if not self.tags or len(set(self.tags)) < len(self.tags):
             raise InvalidInput(f"tags is {list(self.tags)}; give each environment once, and at least one")
-        if self.temperature is not None and not self.temperature >= 0:
-            raise InvalidInput(f"temperature is {self.temperature}; give 0 or more")
         _check_partition(self)
 
     @property
@@ -84,7 +88,7 @@ def _check_partition(config: EnvManagerConfig) -> None:
             f"num_groups_partition has {len(partition)} numbers for {len(config.tags)} tags; give one for each of "
             f"{', '.join(config.tags)}"
         )
-    if min(partition) < 0 or sum(partition) != config.num_env_groups:
+    if sum(partition) != config.num_env_groups:
         parts = " + ".join(map(str, partition))
         raise InvalidInput(
             f"num_groups_partition is {parts} = {sum(partition)}, but num_env_groups is {config.num_env_groups}; "
@@ -103,18 +107,16 @@ class CustomEnv(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     env: str | None = None
-    max_steps: int | None = None
-    max_tokens_per_step: int | None = None
-    penalty: float | None = None
+    max_steps: PositiveCount | None = None
+    max_tokens_per_step: PositiveCount | None = None
+    penalty: Reward | None = None
     system_template: str | None = None
     turn_template: str | None = None
     tasks: str | None = None
     config: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "max_tokens_per_step"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InvalidInput(f"{name} is {getattr(self, name)}; give 1 or more")
+        check_bounds(self)
 
 
 class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -134,37 +136,28 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     train_env_manager: EnvManagerConfig = EnvManagerConfig()
     val_env_manager: EnvManagerConfig | None = None
     custom_envs: Mapping[str, CustomEnv] = {}
-    rollout_batch_size: int | None = None
-    async_generation_ratio: float = 0.0
-    max_staleness: int | Literal["unbounded"] | None = None
+    rollout_batch_size: PositiveCount | None = None
+    async_generation_ratio: Ratio = 0.0
+    max_staleness: Count | Literal["unbounded"] | None = None
     filters: tuple[str, ...] = ()
     advantages: AdvantageRule = AdvantageRule()
-    turn_seconds: float = 300.0
-    trajectory_seconds: float = 3600.0
-    batch_seconds: float = 7200.0
-    hedge_seconds: float | None = 60.0
-    max_refills: int = 8
-    max_buffer_bytes: int = 4 << 30
-    seed: int = 0
+    turn_seconds: SecondsLimit = 300.0
+    trajectory_seconds: SecondsLimit = 3600.0
+    batch_seconds: SecondsLimit = 7200.0
+    hedge_seconds: SecondsLimit | None = 60.0
+    max_refills: Count = 8
+    max_buffer_bytes: Bytes = 4 << 30
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         self.n_groups_of(self.batch_size)
-        if not (math.isfinite(self.async_generation_ratio) and self.async_generation_ratio >= 0):
-            raise InvalidInput(f"async_generation_ratio is {self.async_generation_ratio}; give 0 or more")
         bound = self.staleness_bound
         if bound is not None and bound < self.async_generation_ratio:
             raise InvalidInput(
                 f"async_generation_ratio {self.async_generation_ratio:g} generates further ahead than max_staleness "
                 f"{self.max_staleness} allows; give a ratio of {self.max_staleness} or less, about half is best"
             )
-        for name in ("turn_seconds", "trajectory_seconds", "batch_seconds", "hedge_seconds"):
-            if getattr(self, name) is not None:
-                require_limit(name, getattr(self, name))
-        require_count("max_refills", self.max_refills, 0)
-        if type(self.max_buffer_bytes) is not int or self.max_buffer_bytes < 0:
-            raise InvalidInput(f"max_buffer_bytes is {self.max_buffer_bytes!r}; give 0 or more")
-        if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
-            raise InvalidInput(f"seed is {self.seed!r:.40}; give a whole number of 64 bits")
         _check_tags(self)
 
     @property
@@ -190,8 +183,6 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.max_staleness == UNBOUNDED:
             return None
         if isinstance(self.max_staleness, int):
-            if self.max_staleness < 0:
-                raise InvalidInput(f"max_staleness is {self.max_staleness}; give 0 or more, or `unbounded`")
             return self.max_staleness
         return math.ceil(self.async_generation_ratio)
 
@@ -206,7 +197,7 @@ def _check_tags(config: SchedulerConfig) -> None:
     for tag in config.custom_envs:
         if tag not in used:
             raise InvalidInput(
-                f"custom_envs has {tag!r}, which is no tag of an env manager; there are {', '.join(used)}"
+                f"custom_envs has {tag!r}, which is not a tag of an env manager; there are {', '.join(used)}"
             )
 
 

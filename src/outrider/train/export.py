@@ -6,6 +6,7 @@ the turns without token ids; and `calls`, which call of a team each turn is. Wha
 A file appears when it is complete.
 """
 
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from outrider.core.errors import InvalidInput
 from outrider.train.arrays import frozen, np
 from outrider.train.batch import Batch
 from outrider.train.sample import Sample, SampleCall, TextTurn
+
+_log = logging.getLogger(__name__)
 
 SCHEMA = 1
 """Raised when a column changes so that an older reader would misread it."""
@@ -71,7 +74,9 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 def exported(batch: Batch) -> Iterator[ExportedSample]:
-    """All samples of the batch, in its order."""
+    """All samples of the batch, in its order. Warns if a trainer cannot learn of some of what the policy wrote."""
+    if (warning := batch.token_accounting().warning) is not None:
+        _log.warning("exporting batch of version %d: %s", batch.version, warning)
     staleness, weights, values = batch.staleness.tolist(), batch.weights.tolist(), batch.advantages.values.tolist()
     row = 0
     for number, trajectory in enumerate(batch.trajectories):

@@ -59,6 +59,6 @@ def _filter_of(name: str) -> GroupFilter:
         )
     found = load(name, "filter", such_as="my_filters:too_easy")
     if not callable(found):
-        raise InvalidInput(f"the filter {name!r} is no function; write one that takes a GroupResult")
+        raise InvalidInput(f"the filter {name!r} is not a function; write one that takes a GroupResult")
     chosen: GroupFilter = found
     return chosen

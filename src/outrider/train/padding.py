@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from outrider.core.bounds import Count, PositiveCount, check_bounds
 from outrider.core.errors import InvalidInput
 from outrider.train.arrays import Bools, NDArray, np
 from outrider.train.sample import Sample, no_tokens
@@ -23,9 +24,9 @@ class Layout:
     """How rows become arrays; see `Batch.to_numpy`."""
 
     pad: Pad | None = "right"
-    pad_id: int = 0
-    max_length: int | None = None
-    pad_to_multiple_of: int | None = None
+    pad_id: Count = 0
+    max_length: PositiveCount | None = None
+    pad_to_multiple_of: PositiveCount | None = None
     overlong: Overlong = "error"
 
     def __post_init__(self) -> None:
@@ -33,14 +34,9 @@ class Layout:
             raise InvalidInput(f"pad is {self.pad!r}; it may be 'right', 'left' or None")
         if self.overlong not in ("error", "truncate"):
             raise InvalidInput(f"overlong is {self.overlong!r}; it may be 'error' or 'truncate'")
-        for name in ("max_length", "pad_to_multiple_of"):
-            given = getattr(self, name)
-            if given is not None and (type(given) is not int or given < 1):
-                raise InvalidInput(f"{name} is {given!r}; give a number of tokens, 1 or more")
+        check_bounds(self)
         if self.pad is None and self.pad_to_multiple_of is not None:
             raise InvalidInput("pad_to_multiple_of is given, and pad is None: packed rows are not padded")
-        if type(self.pad_id) is not int or not 0 <= self.pad_id <= _MOST:
-            raise InvalidInput(f"pad_id is {self.pad_id!r}; give a token id")
 
     def width(self, longest: int) -> int:
         """How long padded rows are. Rounding up to a multiple may go beyond `max_length`: what is added is padding."""

@@ -9,6 +9,7 @@ import msgspec
 
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
+from outrider.core.extras import install_command
 from outrider.train.arrays import NDArray, np
 from outrider.train.batch import Batch
 from outrider.train.export import (
@@ -61,7 +62,7 @@ def _libraries(doing: str, path: str | Path) -> tuple[Any, Any]:
         import pyarrow as pa  # type: ignore[import-untyped] # noqa: PLC0415 an extra
         from pyarrow import parquet  # noqa: PLC0415
     except ImportError as exc:
-        raise InvalidInput(f"{doing} {path} needs: pip install 'outrider[parquet]'") from exc
+        raise InvalidInput(f"{doing} {path} needs: {install_command('parquet')}") from exc
     return pa, parquet
 
 

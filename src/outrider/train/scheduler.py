@@ -89,6 +89,7 @@ class RolloutScheduler:
         self._published: PublishedPolicy | None = None
         self._validations: set[asyncio.Future[None]] = set()
         self._heard: set[str] = set()
+        self._has_warned = False
         for warning in warnings_of(config):
             _log.warning(warning)
 
@@ -148,6 +149,9 @@ class RolloutScheduler:
             raise
         driver.took(waiter)
         self._heard.update(batch.batch.policies)
+        if not self._has_warned and (warning := batch.batch.token_accounting().warning) is not None:
+            self._has_warned = True
+            _log.warning("batch %d: %s", batch.number, warning)
         return batch
 
     async def publish(

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from outrider.core.causes import Cause
 from outrider.train import assets
 from outrider.train.timeline import THIN_SECONDS, Bar, MarkKind, SlotSeconds, Stay, Timeline, merged
 from outrider.train.watch import Phase
@@ -33,12 +34,21 @@ _MEANINGS: Mapping[Phase, str] = {
 }
 
 
-def page_of(timeline: Timeline, *, title: str, facts: Mapping[str, Any] | None = None, max_bars: int = MAX_BARS) -> str:
-    """The page as HTML text."""
-    return "".join(_document(timeline, title, facts or {}, max_bars))
+def page_of(
+    timeline: Timeline,
+    *,
+    title: str,
+    facts: Mapping[str, Any] | None = None,
+    causes: Sequence[Cause] = (),
+    max_bars: int = MAX_BARS,
+) -> str:
+    """The page as HTML text. `causes` say why rollouts failed."""
+    return "".join(_document(timeline, title, facts or {}, causes, max_bars))
 
 
-def _document(timeline: Timeline, title: str, facts: Mapping[str, Any], max_bars: int) -> Iterator[str]:
+def _document(
+    timeline: Timeline, title: str, facts: Mapping[str, Any], causes: Sequence[Cause], max_bars: int
+) -> Iterator[str]:
     style = files(assets).joinpath("timeline.css").read_text(encoding="utf-8")
     script = files(assets).joinpath("timeline.js").read_text(encoding="utf-8")
     digest = base64.b64encode(sha256(script.encode()).digest()).decode()
@@ -50,6 +60,8 @@ def _document(timeline: Timeline, title: str, facts: Mapping[str, Any], max_bars
     yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style}</style></head>\n<body>'
     yield f'<h1>{escape(title)}</h1><p class="facts">{named}</p>\n<div class="tiles">{"".join(_tiles(timeline, spent))}'
     yield "</div>\n"
+    if causes:
+        yield f'<ul class="causes">{"".join(map(_cause, causes))}</ul>\n'
     if timeline.n_left_out:
         yield f'<p class="note">Only the latest attempts are here; {timeline.n_left_out:,} before them are not.</p>\n'
     yield f'<ul class="legend">{"".join(_legend(spent))}</ul>\n'
@@ -64,6 +76,11 @@ def _document(timeline: Timeline, title: str, facts: Mapping[str, Any], max_bars
 def _json(value: object) -> str:
     """JSON that cannot end the element it stands in."""
     return msgspec.json.encode(value).decode().replace("<", "\\u003c")
+
+
+def _cause(cause: Cause) -> str:
+    side = f"{cause.boundary}: " if cause.boundary else ""
+    return f"<li><b>{cause.n:,} failed</b> {escape(side + cause.message)} <code>{escape(cause.example)}</code></li>"
 
 
 def _tiles(timeline: Timeline, spent: SlotSeconds) -> Iterator[str]:

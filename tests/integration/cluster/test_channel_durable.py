@@ -137,7 +137,7 @@ def test_it_works_in_postgresql(postgres_url):
 def test_bounds_and_bad_urls_are_refused(url):
     with pytest.raises(InvalidInput, match="no bounds"):
         Channel.create("work", maxsize=1, store=url)
-    with pytest.raises(InvalidInput, match="no store URL"):
+    with pytest.raises(InvalidInput, match="not a store URL"):
         Channel.create("work", store="redis://there")
 
 

@@ -165,7 +165,7 @@ def test_closing_a_cluster_leaves_no_process_and_no_thread():
     assert {thread.name for thread in threading.enumerate() if thread not in before} == set()
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 async def test_the_workers_of_a_killed_driver_end(end):
     with program(DRIVER, str(TESTS)) as driver:
         pids = [int(pid) for pid in line(driver).split()]

@@ -95,7 +95,7 @@ def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     for name in [name for name in sys.modules if name.startswith("outrider.cluster.engines.ray")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(InvalidInput, match=r"Ray is not installed: pip install 'outrider\[ray\]'"):
+    with pytest.raises(InvalidInput, match=r"Ray is not installed: .*pip install -e \S+\[ray\]"):
         Cluster()
 
 

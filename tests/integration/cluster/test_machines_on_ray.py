@@ -36,8 +36,8 @@ from outrider.runner.machines import SupplySpec
 from outrider.runner.supervisor import Scale, Supervisor
 from outrider.runner.worker import WorkerSpec
 from outrider.testing import eventually
-from processes import OUTRIDER, stop_between_writes
-from ray_nodes import children, ray_nodes
+from processes import OUTRIDER, parent_of, stop, stop_between_writes
+from ray_nodes import descendants, ray_nodes
 
 SLOW = "builtin:solver?latency=0.3"
 
@@ -199,9 +199,12 @@ async def test_a_pool_whose_node_is_silent_moves_and_its_workers_are_called_afte
     async with begun(cluster, store, lines, n_tasks=8) as run, asyncio.TaskGroup() as group:
         following = group.create_task(run.follow())
         await eventually(lent(store, *run.shares.pools), within_seconds=20)
-        stop_between_writes(run.worker(1), tmp_path / "runs.db")
+        worker = run.worker(1)
+        stop_between_writes(worker, tmp_path / "runs.db")
+        stop(parent_of(worker))
         os.kill(pid_of(run.shares.pools[1]), signal.SIGKILL)
         await following
+        os.kill(worker, signal.SIGKILL)
 
     await all_scored_once(store, 8)
     assert run.sent[-1] == (1, 0)
@@ -319,7 +322,7 @@ async def test_a_run_on_ray_outlives_a_node_and_its_share_of_the_machines(
                 try:
                     await eventually(both_lend(store), within_seconds=80)
                     pools = {machine.pool for machine in await store.query_machines()}
-                    (lost,) = [pool for pool in pools if pid_of(pool) in children(nodes.raylets[1])]
+                    (lost,) = [pool for pool in pools if pid_of(pool) in descendants(nodes.raylets[1])]
                     await asyncio.to_thread(nodes.lose)
                     output, _ = await asyncio.to_thread(process.communicate, timeout=60)
                 finally:

@@ -22,6 +22,7 @@ FRESH = """
 import json, signal, sys
 import ray
 from cluster_workers import Calculator
+from ray._private import worker
 from outrider.cluster import Cluster
 
 def stop(*_):
@@ -37,6 +38,7 @@ with Cluster(num_gpus=2, num_cpus=4) as cluster:
         address = ray.get_runtime_context().gcs_address
         print(json.dumps([address, sorted(gpus), group.pid().wait(30)]), flush=True)
         sys.stdin.readline()
+    worker.print_to_stdstream({"lines": ["said by Ray"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
 print(json.dumps([ray.is_initialized(), signal.getsignal(signal.SIGTERM) is stop]), flush=True)
 """
 """A cluster without an address, where Ray never was; it prints what it has, and after a line how it ended."""

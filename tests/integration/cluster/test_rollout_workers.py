@@ -6,14 +6,18 @@ import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from agents_from_hell import AGENTS as HELL
+from agents_from_hell import DIE, FALL_SILENT, HANG, RAISE, check_hell, enqueue_hell, none_left
 from cluster_workers import Trainer
 from outrider import RolloutConfig, Store
 from outrider.cluster import Cluster, NodePlacementStrategy
 from outrider.cluster.info import NodeInfo
 from outrider.cluster.rollouts.launcher import MAX_FAILED_STARTS, cluster_launcher
+from outrider.core.account import Fate
 from outrider.core.errors import InvalidInput, WorkersFailed
 from outrider.core.status import AttemptStatus, RolloutStatus
 from outrider.policy.spec import PolicySpec
@@ -22,6 +26,9 @@ from outrider.runner.kit import EnvironmentSpec, EpisodeSpec
 from outrider.runner.supervisor import Scale, Supervisor
 from outrider.runner.worker import WorkerSpec
 from outrider.testing import eventually
+from outrider.train import EnvManagerConfig, RolloutScheduler, SchedulerConfig
+from processes import parent_of
+from stored_tokens import pid_of, stored_tokens, unfinished_of
 
 AGENTS = """
 import asyncio, logging, os
@@ -49,7 +56,9 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "some_agents.py").write_text(AGENTS)
+    (tmp_path / "hell.py").write_text(HELL)
     (tmp_path / "broken_agents.py").write_text("raise RuntimeError('broken on import')")
+    (tmp_path / "deadly_agents.py").write_text("import os\nos.write(2, b'broken on import')\nos._exit(7)")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -72,10 +81,6 @@ async def running(store: Store, n: int) -> None:
         return (await store.query_rollouts(status="running", limit=0)).total == n
 
     await eventually(so_many, within_seconds=20)
-
-
-def pid_of(worker_id: str) -> int:
-    return int(worker_id.rpartition(":")[2])
 
 
 def is_alive(worker_id: str) -> bool:
@@ -111,6 +116,62 @@ async def test_the_trainer_may_be_an_actor_beside_the_workers(cluster: Cluster, 
         supervisor.drain()
 
 
+async def test_workers_find_modules_where_the_driver_does(
+    cluster: Cluster, store: Store, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "agents_elsewhere.py").write_text(AGENTS)
+    monkeypatch.syspath_prepend(elsewhere)
+    await store.enqueue_rollout({})
+
+    async with asyncio.timeout(30):
+        await supervise(cluster, store, spec_of(store, "agents_elsewhere:quick", max_rollouts=1), []).run()
+
+    assert [rollout.status for rollout in await store.query_rollouts()] == [RolloutStatus.SUCCEEDED]
+
+
+@pytest.mark.parametrize("dies", ["both", pytest.param("the member", marks=pytest.mark.soak)])
+async def test_what_the_workers_of_a_lost_node_have_generated_is_in_the_tally_as_aborted(
+    cluster: Cluster, store: Store, dies: str
+):
+    policy = PolicySpec(model="builtin:random?latency=0.3")
+    episodes = EpisodeSpec(policy=policy, environments={"FrozenLake": EnvironmentSpec(name="FrozenLake")})
+    spec = WorkerSpec(store_url=store.url, episodes=episodes, config=RunnerConfig(max_env_num_per_worker=2))
+    supervisor = supervise(cluster, store, spec, [], n_workers=2)
+    config = SchedulerConfig(
+        train_env_manager=EnvManagerConfig(tags=("FrozenLake",), num_env_groups=2, group_size=2),
+        async_generation_ratio=0,
+        max_staleness=0,
+    )
+
+    async def has_turns() -> bool:
+        return any(one.n_events > 1 for one in await store.query_progress("train"))
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(supervisor.run())
+        async with RolloutScheduler(store, config, name="train") as scheduler:
+            first = tasks.create_task(scheduler.get_batch(timeout=30))
+            await eventually(has_turns, within_seconds=30)
+            lost = next(pid_of(one.worker_id) for one in await store.query_progress("train") if one.n_events > 1)
+            for pid in [parent_of(lost), *([lost] if dies == "both" else [])]:
+                os.kill(pid, signal.SIGKILL)
+            await first
+        supervisor.drain()
+
+    stored, cut_off = await stored_tokens(store), await unfinished_of({lost}, store)
+    accounts = await store.query_accounts([one.rollout_id for one in await store.query_rollouts()])
+    tally = await store.tally("train")
+    counted = {one.attempt_id: one.account.completion_tokens for one in accounts}
+    if dies == "the member":  # its process goes on until it hears that it has lost its leases, and counts what it did
+        assert all(counted[attempt_id] >= stored[attempt_id] for attempt_id in cut_off)
+        stored |= {attempt_id: counted[attempt_id] for attempt_id in cut_off}
+    assert {name: n for name, n in counted.items() if n} == {name: n for name, n in stored.items() if n}
+    assert tally.generated == sum(stored.values())
+    assert {one.fate for one in accounts if one.attempt_id in cut_off} == {Fate.ABORTED}
+    assert sum(stored[attempt_id] for attempt_id in cut_off) > 0
+    assert tally.tokens[Fate.SURPLUS] == 0
+
+
 async def test_the_number_of_workers_follows_the_queue(cluster: Cluster, store: Store):
     launcher = cluster_launcher(cluster, lambda _: None)
     spec = spec_of(store, "some_agents:quick")
@@ -143,9 +204,8 @@ async def test_what_a_worker_has_used_is_known_when_it_has_ended(cluster: Cluste
     assert supervisor.reading.tokens > 0
 
 
-async def test_a_killed_worker_is_noticed_at_once_and_its_rollout_retried_on_another_node(
-    cluster: Cluster, store: Store
-):
+@pytest.mark.parametrize("who", ["the process", "its member of the cluster"])
+async def test_a_killed_worker_is_noticed_at_once_and_its_rollout_retried(cluster: Cluster, store: Store, who: str):
     lines: list[str] = []
     sent: list[int] = []
 
@@ -162,7 +222,8 @@ async def test_a_killed_worker_is_noticed_at_once_and_its_rollout_retried_on_ano
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(supervisor.run())
         await running(store, 1)
-        os.kill(pid_of(supervisor.workers[0].worker_id), signal.SIGKILL)
+        pid = pid_of(supervisor.workers[0].worker_id)
+        os.kill(pid if who == "the process" else parent_of(pid), signal.SIGKILL)
         await eventually(retried, within_seconds=40)
         await store.cancel_rollouts([rollout.rollout_id])
         supervisor.drain()
@@ -172,7 +233,31 @@ async def test_a_killed_worker_is_noticed_at_once_and_its_rollout_retried_on_ano
     assert first.failure is not None
     assert "SIGKILL" in first.failure.message
     assert any("💀" in line and "SIGKILL" in line for line in lines)
-    assert sent == [0, 1]
+    assert sent == [0, 0 if who == "the process" else 1], "a node is doubted whose member of the cluster was lost"
+
+
+@pytest.mark.parametrize(
+    ("hell", "n_slots"),
+    [(RAISE, 4), (DIE, 4), (HANG, 4), (FALL_SILENT, 1)],
+    ids=["raise", "die", "hang", "silent"],
+)
+async def test_whatever_an_agent_does_the_work_is_done_and_nobody_else_is_harmed(
+    cluster: Cluster, store: Store, hell: dict[str, str | None], n_slots: int, monkeypatch: pytest.MonkeyPatch
+):
+    mark = uuid4().hex
+    monkeypatch.setenv("HELL", mark)
+    innocent = await enqueue_hell(store, hell)
+    spec = spec_of(store, "hell:agent", max_env_num_per_worker=n_slots, max_block_seconds=3.0, grace_seconds=1.0)
+    supervisor = supervise(cluster, store, spec, [], n_workers=2)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(supervisor.run())
+        ended = await store.wait_for_rollouts([*innocent, *hell], timeout=50)
+        assert len(ended) == len(innocent) + len(hell)
+        supervisor.drain()
+
+    await check_hell(store, hell, innocent)
+    await asyncio.to_thread(none_left, f"HELL={mark}")
 
 
 async def test_drained_workers_finish_what_they_run_and_are_gone(cluster: Cluster, store: Store):
@@ -189,6 +274,20 @@ async def test_drained_workers_finish_what_they_run_and_are_gone(cluster: Cluste
     assert ended.status is RolloutStatus.SUCCEEDED
     assert ended.n_attempts == 1
     assert not any(is_alive(worker_id) for worker_id in ids if worker_id[-1].isdecimal())
+
+
+async def test_a_worker_is_given_up_of_whose_end_nobody_tells(cluster: Cluster, store: Store):
+    rollout = await store.enqueue_rollout({"seconds": 60})
+    supervisor = supervise(cluster, store, spec_of(store, "some_agents:slow", grace_seconds=0.0), [])
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(supervisor.run())
+        await running(store, 1)
+        os.kill(parent_of(pid_of(supervisor.workers[0].worker_id)), signal.SIGSTOP)
+        supervisor.drain()
+
+    (left,) = await store.query_rollouts(rollout_ids=[rollout.rollout_id])
+    assert (left.status, left.n_failures) == (RolloutStatus.REQUEUING, 0)
 
 
 async def test_killed_workers_are_gone_and_their_rollouts_back_whenever_it_happens(cluster: Cluster, store: Store):
@@ -249,7 +348,8 @@ async def test_what_every_worker_would_meet_stops_the_run(cluster: Cluster, stor
     ("agent", "error", "says"),
     [
         ("nowhere:agent", InvalidInput, "no module 'nowhere'"),
-        ("broken_agents:agent", WorkersFailed, "5 times"),
+        ("broken_agents:agent", InvalidInput, "broken on import"),
+        ("deadly_agents:agent", WorkersFailed, "5 times"),
     ],
 )
 async def test_workers_that_cannot_work_end_the_run(

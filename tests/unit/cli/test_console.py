@@ -9,8 +9,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from outrider.cli.console import Console, echo, json_text, print_json, visible
+from outrider.cli.console import Console
 from outrider.cli.live import LiveBar
+from outrider.cli.output import echo, json_text, print_json, visible
 from outrider.core.decoding import from_json
 
 HOSTILE = "[/INST] [bold]b[/bold] :smile: \x1b]52;c;aGk=\x07 \x1b[2J a\rb \u202egnp.exe \x9b2J \x7f\x08"
@@ -44,7 +45,7 @@ def test_a_live_bar_and_its_lines_are_text_too():
     console = Console(file=StringIO(), force_terminal=True, width=300, color_system=None)
     with LiveBar(console, "steps") as bar:
         bar.line(HOSTILE)
-        bar.show(1, 2, Text(HOSTILE))
+        bar.show(0.0, 1, 2, Text(HOSTILE))
     text = console.file.getvalue()
     assert "[/INST]" in text
     assert "\x1b]52" not in text

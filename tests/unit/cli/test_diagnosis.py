@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from outrider.cli.diagnosis import diagnose
 from outrider.cli.leases import is_running_here
+from outrider.core.rollout import RolloutConfig, RolloutRequest
 from outrider.core.status import WorkerStatus
 from outrider.core.worker import Worker
 from outrider.runner.runner import worker_id_of
@@ -40,3 +41,13 @@ async def test_workers_that_are_gone_or_elsewhere_are_not_there():
 def test_a_process_that_began_after_the_worker_was_last_heard_of_is_another_one():
     assert is_running_here(worker(worker_id_of(0)))
     assert not is_running_here(worker(worker_id_of(0), seen_at=NOW - timedelta(days=999)))
+
+
+async def test_of_very_many_that_failed_it_says_how_many_were_looked_at():
+    async with open_store("memory://") as store:
+        once = RolloutConfig(max_attempts=1)
+        await store.enqueue_many_rollouts([RolloutRequest(input=n, config=once) for n in range(1001)])
+        for claimed in await store.dequeue_many_rollouts(1001, worker_id="w"):
+            await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="failed")
+        (line,) = await diagnose(store, await store.statistics(), (), NOW)
+    assert line.startswith("1000 of the last 1,000 failed with unknown; see ")

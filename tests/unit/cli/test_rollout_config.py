@@ -47,6 +47,7 @@ def test_a_name_may_hold_dashes_and_colons(file: Path):
         ("validate_every=0", "validate_every is 0; give 1 or more"),
         ("validate_every=2", "no val_env_manager"),
         ("train_seconds=-1", "train_seconds is -1"),
+        ("silence_seconds=0", "silence_seconds is 0"),
         ("sync_seconds=-1", "sync_seconds is -1"),
         ("train_seconds=.nan", "train_seconds is nan"),
         ("seed.x=1", "--set 'seed.x=1': seed holds 5, which has no settings in it"),

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from outrider.cli.machines import supply_spec
+from outrider.agent.chat import MAX_TURNS
+from outrider.cli.machine_settings import MachineSettings
+from outrider.cli.machines import machine_spec, supply_spec
 from outrider.cli.rollout_config import RolloutSettings
 from outrider.cli.rollout_setup import (
     SLOT_BYTES,
@@ -14,11 +16,13 @@ from outrider.cli.rollout_setup import (
     check_memory,
     demand_of,
     environment_spec,
+    episode_spec,
     notes,
     tasks_of,
     worker_spec,
 )
 from outrider.core.errors import InvalidInput
+from outrider.env.osworld.environment import OsworldConfig
 from outrider.env.registry import environments_of
 from outrider.store import StoreUrl
 from outrider.train.config import CustomEnv, EnvManagerConfig
@@ -224,3 +228,24 @@ async def test_programs_on_machines_take_no_memory_here():
     with pytest.raises(InvalidInput, match="fit"):
         check_memory(on_machines, available=100 << 20)
     check_memory(on_machines, 100 << 20, await demand_of(on_machines))
+
+
+def test_machines_have_the_screen_that_they_are_made_with_unless_another_is_given():
+    desktop = machine_spec(MachineSettings(), ("osworld",))
+    assert (desktop.provider, desktop.width, desktop.height) == ("desktop", None, None)
+    small = machine_spec(MachineSettings(screen_width=1280, screen_height=800), ("osworld",))
+    assert (small.width, small.height) == (1280, 800)
+    virtual = machine_spec(MachineSettings(provider_name="qemu", path_to_vm="guest"), ("osworld",))
+    assert (virtual.width, virtual.height) == (None, None)
+
+
+def test_osworld_has_as_many_turns_in_training_as_in_a_run():
+    spec = environment_spec("osworld", CustomEnv())
+    assert "max_steps" not in spec.config
+    assert OsworldConfig().max_steps == MAX_TURNS == 100
+
+
+def test_silence_of_a_server_is_borne_for_half_of_a_turn_unless_it_is_given():
+    assert episode_spec(settings("math")).policy.silence_seconds == 120.0
+    assert episode_spec(settings("math", turn_seconds=100.0)).policy.silence_seconds == 50.0
+    assert episode_spec(settings("math", silence_seconds=7.0)).policy.silence_seconds == 7.0

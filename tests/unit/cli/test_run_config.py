@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from outrider.cli.run_config import RunConfig, env_setting, read_config
+from outrider.cli.run_setup import episode_spec
 from outrider.core.errors import InvalidInput
+from outrider.policy.spec import Budget
 
 
 def test_flags_go_over_the_file_and_the_file_over_the_defaults(tmp_path: Path):
@@ -33,8 +35,9 @@ def test_an_empty_file_holds_no_settings(tmp_path: Path):
         ("mode: [unclosed", "is not YAML"),
         ("env: 3", "env must hold settings"),
         ("num_rollouts: 0", "num_rollouts is 0; give 1 or more"),
-        ("limit: 0", "limit is 0; give more than 0"),
+        ("limit: 0", "limit is 0; give 1 or more"),
         ("max_retries: -1", "max_retries is -1"),
+        ("silence_seconds: 0", "silence_seconds is 0"),
         ("budget_money: 5", "needs prompt_price and completion_price"),
     ],
 )
@@ -68,3 +71,17 @@ def test_settings_of_the_environment_are_read_as_yaml(text: str, setting: tuple[
 def test_a_setting_of_the_environment_that_is_none_is_refused(text: str):
     with pytest.raises(InvalidInput, match="--env"):
         env_setting(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({}, 120.0),
+        ({"timeout": 60.0}, 30.0),
+        ({"timeout": 900.0}, 120.0),
+        ({"timeout": 60.0, "silence_seconds": 50}, 50),
+    ],
+)
+def test_silence_is_borne_for_half_of_the_timeout_unless_it_is_given(changes: dict[str, float], seconds: float):
+    config = read_config(None, {"mode": "math", **changes})
+    assert episode_spec(config, "math", Budget()).policy.silence_seconds == seconds

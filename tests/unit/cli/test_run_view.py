@@ -31,11 +31,18 @@ def test_rates_are_those_of_the_last_seconds_not_of_the_whole_run():
     )
 
 
-def test_the_time_left_follows_from_the_rate():
+def test_rates_begin_anew_when_the_wall_clock_goes_back():
+    pace = Pace(window_seconds=10)
+    pace.add(moment(5000, 10))
+    assert pace.add(moment(1400, 11)).rollouts == 0
+    assert pace.add(moment(1402, 15)).rollouts == pytest.approx(2.0)
+
+
+def test_a_line_tells_counts_and_rates():
     pace = Pace()
     pace.add(moment(0, 0))
     now = moment(10, 20)
-    assert rates_text(pace.add(now), now).endswith("40 s left")
+    assert rates_text(pace.add(now)) == "2.0 rollouts/s, 0.0 calls/s, 0 tokens/s"
     assert progress_text(now) == "3 running, 1 failed, 2 retried, mean score 0.500"
 
 
@@ -45,3 +52,4 @@ def test_a_plain_view_of_a_long_run_says_now_and_then_how_far_it_is(capsys: pyte
         view.update(moment(float(second), second * 10, n_total=1000))
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(" ")[0] for line in lines] == ["50/1000", "100/1000"]
+    assert [line.rpartition("; ")[2] for line in lines] == ["about 1 min 33 s left", "about 1 min 29 s left"]

@@ -20,6 +20,7 @@ def test_the_table_of_moves(status: RolloutStatus, signal: Signal):
         Signal.RUN: ({"preparing", "running"}, "running", "running"),
         Signal.SUCCEED: ({"preparing", "running"}, "succeeded", "succeeded"),
         Signal.FAIL: ({"preparing", "running"}, "requeuing", "failed"),
+        Signal.GIVE_UP: ({"preparing", "running"}, "failed", "failed"),
         Signal.TIME_OUT: ({"preparing", "running"}, "requeuing", "timeout"),
         Signal.LOSE: ({"preparing", "running"}, "requeuing", "unresponsive"),
         Signal.HAND_BACK: ({"preparing", "running"}, "requeuing", "cancelled"),
@@ -31,7 +32,7 @@ def test_the_table_of_moves(status: RolloutStatus, signal: Signal):
             advance(status, signal, n_failures=0, config=CONFIG)
         return
     move = advance(status, signal, n_failures=0, config=CONFIG)
-    n_failures = int(signal in {Signal.FAIL, Signal.TIME_OUT, Signal.LOSE})
+    n_failures = int(signal in {Signal.FAIL, Signal.GIVE_UP, Signal.TIME_OUT, Signal.LOSE})
     assert move == Move(RolloutStatus(rollout), AttemptStatus(attempt), n_failures)
 
 

@@ -1,6 +1,7 @@
 """Settings that people write: a mistake is named with its place and the nearest name."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,14 @@ from outrider.core.errors import InvalidInput
 from outrider.core.settings import read_yaml, settings_of
 
 
+class Tyre(StrEnum):
+    SLICK = "slick"
+    STUDDED = "studded"
+
+
 class Wheel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     inches: int = 28
+    tyre: Tyre | None = None
 
 
 class Bicycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,8 +40,10 @@ class Bicycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ({"wheels": [{}, {"inch": 1}]}, "at `$.wheels[1]`; did you mean inches?"),
         ({"by_name": {"good": {}, "bad": {"inch": 1}}}, "at `$.by_name.bad`; did you mean inches?"),
         ({"sets": {"a": [{}], "b": [{"inch": 1}]}}, "at `$.sets.b[0]`; did you mean inches?"),
-        ({"by_name": {"bad": {"colour": 1}}}, "at `$.by_name.bad`; there are inches"),
+        ({"by_name": {"bad": {"colour": 1}}}, "at `$.by_name.bad`; there are inches, tyre"),
         ({"front": {"inches": "many"}}, "Expected `int`, got `str` - at `$.front.inches`"),
+        ({"wheels": [{"tyre": "flat"}]}, "value 'flat' - at `$.wheels[0].tyre`; give slick or studded"),
+        ({"by_name": {"a": {"tyre": "flat"}}}, "value 'flat' - at `$.by_name[...].tyre`; give slick or studded"),
     ],
 )
 def test_a_mistake_is_named_with_its_place_and_the_nearest_name(values: dict[str, Any], says: str):

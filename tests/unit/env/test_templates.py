@@ -24,6 +24,15 @@ async def test_a_system_template_may_hold_the_instructions():
     assert (await opening_of(games))[0] == system("A counting game. Be brief.")
 
 
+async def test_a_system_prompt_stands_before_the_instructions_as_it_is():
+    games = templated(Games(CountingGame), system_prompt="Be {brief}.\n")
+    assert (await opening_of(games))[0] == system("Be {brief}.\n\nA counting game.")
+    both = templated(Games(CountingGame), system_prompt="First.", system_template="{system} Then.")
+    assert (await opening_of(both))[0] == system("First.\n\nA counting game. Then.")
+    silent = templated(Games(lambda _: Silent()), system_prompt="Be brief.")
+    assert await opening_of(silent) == (system("Be brief."), user("go"))
+
+
 class Silent(Environment):
     """Has no system message, and answers in two ways."""
 

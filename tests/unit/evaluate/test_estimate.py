@@ -21,7 +21,7 @@ def test_pass_at_k_is_the_share_of_all_choices_of_k_samples_that_hold_a_correct_
 
 
 def test_pass_at_k_needs_k_samples():
-    with pytest.raises(ValueError, match="pass@3 cannot be told from 2 samples"):
+    with pytest.raises(ValueError, match="pass@3 needs at least 3 samples, not 2"):
         pass_at(3, 2, 1)
 
 

@@ -11,7 +11,7 @@ from outrider.core.errors import InvalidInput
 from outrider.core.rollout import RolloutConfig
 from outrider.core.seeds import derived_seed
 from outrider.core.task import Task
-from outrider.evaluate.plan import Plan, check_same, safe_name
+from outrider.evaluate.plan import Plan, check_goes_on, safe_name
 
 TASKS = (Task(task_id="q1", question="1 + 1?", answer="2"), Task(task_id="q 2", question="2 + 2?", answer="4"))
 PLAN = Plan(
@@ -38,7 +38,7 @@ def test_making_a_plan_again_gives_the_same_rollouts_and_the_same_identity():
     again = Plan(run="math-1", tasks=TASKS, samples_per_task=2, seed=7, tag="math", settings=PLAN.settings)
     assert list(again.requests()) == list(PLAN.requests())
     assert again.identity() == PLAN.identity()
-    check_same(PLAN.identity(), again.identity())
+    check_goes_on(PLAN.identity(), again)
 
 
 def test_seeds_do_not_depend_on_the_process():
@@ -66,7 +66,8 @@ def test_a_name_that_looks_like_a_mended_one_stays_another():
     [
         (replace(PLAN, tasks=TASKS[:1]), "the tasks are not the same (2 then, 1 now)"),
         (replace(PLAN, tasks=(TASKS[0], replace(TASKS[1], answer="5"))), "the tasks are not the same (2 then, 2 now)"),
-        (replace(PLAN, samples_per_task=8), "samples_per_task was 2, now it is 8"),
+        (replace(PLAN, samples_per_task=1), "samples_per_task was 2, now it is 1"),
+        (replace(PLAN, tasks=(TASKS[1], TASKS[0])), "the tasks are not the same (2 then, 2 now)"),
         (replace(PLAN, seed=8), "seed was 7, now it is 8"),
         (replace(PLAN, tag="py"), 'tag was "math", now it is "py"'),
         (replace(PLAN, settings={"scorer": "f1", "model": "m"}), 'scorer was "math", now it is "f1"'),
@@ -76,9 +77,15 @@ def test_a_name_that_looks_like_a_mended_one_stays_another():
 )
 def test_going_on_with_another_plan_is_refused_and_what_differs_is_said(plan: Plan, says: str):
     with pytest.raises(InvalidInput, match="was begun with another plan") as caught:
-        check_same(PLAN.identity(), plan.identity())
+        check_goes_on(PLAN.identity(), plan)
     assert says in str(caught.value)
     assert "; " not in str(caught.value), "one thing differs"
+
+
+def test_a_plan_may_be_extended_by_samples_and_by_tasks_behind_those_it_had():
+    more = replace(PLAN, tasks=(*TASKS, Task(task_id="q9", question="?")), samples_per_task=5)
+    check_goes_on(PLAN.identity(), more)
+    assert {r.rollout_id for r in PLAN.requests()} < {r.rollout_id for r in more.requests()}
 
 
 @pytest.mark.parametrize("wrong", [{"samples_per_task": 0}, {"run": ""}])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outrider.core import wire
 from outrider.core.status import RolloutStatus
-from outrider.evaluate.results import FailureLine, ResultLine
+from outrider.evaluate.results import FailureLine, ResultLine, Spent
 from outrider.evaluate.summary import MAX_GROUPS, Scoreboard, Summary
 
 AT = datetime(2025, 6, 1, tzinfo=UTC)
@@ -192,3 +192,18 @@ def test_nothing_counted_is_a_summary_of_nothing():
     found = summary_of([])
     assert (found.total.n, found.total.reward.scored, found.total.pass_at, found.by) == (0, None, {}, {})
     assert (found.wall_seconds, found.rollouts_per_second) == (0, None)
+
+
+def test_what_was_spent_is_counted_whole():
+    spent = Spent(calls=3, prompt_tokens=100, completion_tokens=50, call_retries=1, model_seconds=2.0, seconds=4.0)
+    board = Scoreboard(prices=(2.0, 8.0))
+    board.add(line("a", 0, "pass", n_attempts=2, others=spent))
+    board.add_open(line("b", 0, "unscored"))
+    board.add_replaced(line("c", 0, "agent"))
+    found = board.summary(n_planned=5)
+    total = found.total
+    assert (total.model_calls, total.prompt_tokens, total.completion_tokens) == (2 + 3 + 2 + 2, 130, 65)
+    assert (total.retries, total.call_retries, total.attempt_seconds) == (1, 1, 7.0)
+    assert (found.n_planned, found.n_begun, total.n, found.n_replaced) == (5, 2, 1, 1)
+    assert found.money == pytest.approx((130 * 2 + 65 * 8) / 1e6)
+    assert (total.n_scored, total.statuses) == (1, {"succeeded": 1})

@@ -229,7 +229,7 @@ async def test_different_agents_may_ask_different_policies():
         ([], {}, "a team needs an agent"),
         ([Agent(name="a", prompt=""), Agent(name="a", prompt="")], {}, "two agents are named 'a'"),
         ([Agent(name="search", prompt="", reads=("serch",))], {}, "did you mean 'search'"),
-        ([Agent(name="a", prompt="")], {"needs": {"a": ["b"]}}, "'b', whom nobody is"),
+        ([Agent(name="a", prompt="")], {"needs": {"a": ["b"]}}, "the unknown agent 'b'"),
         (
             [Agent(name=name, prompt="") for name in "abc"],
             {"needs": {"a": ["b"], "b": ["c"], "c": ["a"]}},

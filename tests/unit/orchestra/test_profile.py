@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.core.chat import Message, user
+from outrider.env import Environment, Observation, Step
+from outrider.env.adapter import ClassEnvironments
 from outrider.orchestra import Agent, Orchestra, Performance, Team, TeamStatistics
 from outrider.orchestra.profile import MAX_LINKS, N_SLOWEST, Profile, Span, critical_path
 from outrider.orchestra.report import HEADINGS, line, rows, table
@@ -214,3 +217,43 @@ def test_samples_that_wait_for_each_other_wait_in_line():
     assert (uneven.queue.sum, even.queue.sum, even.model.sum) == pytest.approx((0.0, 2.0, 2.0))
     uneven, even = run_virtual(play(together=False), limit_seconds=100).agents
     assert (uneven.queue.sum, even.queue.sum, even.model.sum) == pytest.approx((0.0, 0.0, 2.0))
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=["forward", "back"])
+def test_a_jump_of_the_wall_clock_changes_no_time(jump: float):
+    """The clock jumps while the model answers, while its answer is read, and while the environment acts."""
+    clock = LoopClock()
+
+    def says(*_: object) -> str:
+        clock.jump(jump)
+        return "ok"
+
+    def read(text: str) -> str:
+        clock.jump(jump)
+        return text
+
+    class Room(Environment):
+        async def reset(self, seed: int | None = None) -> Observation:
+            return (user("a room"),)
+
+        async def step(self, action: Message) -> Step:
+            clock.jump(jump)
+            return Step()
+
+    async def program(team: Team) -> str:
+        await team.act((await team.call("a")).text)
+        await team.first("a", "slow", accept=lambda _: True)
+        return "done"
+
+    async def play() -> TeamStatistics:
+        agents = [Agent(name="a", prompt="{question}", parse=read), Agent(name="slow", prompt="{question}")]
+        speaker = Speaker(says, lambda n: 2.0 if n < 3 else 10.0)
+        rooms = ClassEnvironments(Room, name="rooms", config={})
+        result = await Orchestra(agents, program).run(["x"], policy=speaker, environments=rooms, clock=clock)
+        return result.statistics
+
+    found = run_virtual(play(), limit_seconds=100)
+    a, slow = found.agents
+    assert found.wall.sum == pytest.approx(4.0)
+    assert (a.critical_seconds, a.model.sum, a.queue.sum, a.parse.sum) == pytest.approx((4.0, 4.0, 0.0, 0.0))
+    assert (found.tools.total.sum, slow.wasted_seconds) == pytest.approx((0.0, 2.0))

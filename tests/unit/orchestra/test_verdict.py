@@ -211,9 +211,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("filler", HOSTILE)
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(10)
 def test_a_long_reply_is_read_in_linear_time(filler: str):
-    long = filler * (1_000_000 // len(filler))
+    long = filler * (500_000 // len(filler))
     for text in (long, f"<verify>{long}</verify>", long + NO, "\\boxed{" + long + "}", "<think>" + long):
         for parse in (RULE, Tag("verify"), Boxed()):
             parse(text)

@@ -139,3 +139,13 @@ def test_a_guess_is_always_legal_and_ends_soon_but_never_gives_up(space: str, by
     assert Special.DONE in kinds
     assert Special.FAIL not in kinds
     assert len(kinds) > 4
+
+
+def test_what_a_user_puts_before_the_rules_changes_nothing():
+    rules, *others = opening()
+    told = [system(f"Be terse. Never use pyautogui. The screen is 1 by 1 pixels.\n\n{rules.content}"), *others]
+    script = OsworldScript()
+    assert script.understands(told, ())
+    assert script.solve(told, ()) == script.solve([rules, *others], ())
+    assert script.guess(told, (), random.Random(2)) == script.guess([rules, *others], (), random.Random(2))
+    assert not script.understands([user(rules.content)], ())

@@ -41,7 +41,7 @@ class Numbered(ChatPolicy):
             raise ContextOverflow("9 tokens, the model reads 8")
         return Completion(message=assistant(f"{number} for {session}"), usage=Usage(prompt_tokens=number))
 
-    async def check(self) -> None:
+    async def check(self, sampling: Sampling | None = None, probe=None) -> None:
         raise InvalidInput("checked")
 
     async def close(self) -> None:

@@ -141,7 +141,7 @@ def test_options_stand_behind_the_name(model: str, options: ScriptOptions):
         ("builtin:", "there are solver, random, noisy"),
         ("builtin:noisy?latancy=1", "did you mean latency"),
         ("builtin:solver?p=0.5", "solver has no option 'p'"),
-        ("builtin:noisy?p=2", "p is 2; give a probability"),
+        ("builtin:noisy?p=2", "p is 2.0; give 1 at most"),
         ("builtin:noisy?p=nan", "p is nan"),
         ("builtin:noisy?p=x", "p"),
         ("builtin:noisy?p", "p"),
@@ -157,7 +157,7 @@ async def test_a_name_option_or_value_that_there_is_not_is_refused(model: str, m
 
 
 def test_every_bundled_environment_has_its_script():
-    assert list(bundled_scripts()) == ["teams", "games", "math", "rag", "web", "osworld", "python"]
+    assert list(bundled_scripts()) == ["teams", "games", "math", "rag", "web", "osworld", "python", "greetings"]
 
 
 def test_scripts_do_not_understand_what_is_not_theirs():

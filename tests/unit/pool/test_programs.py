@@ -25,6 +25,13 @@ async def test_what_it_writes_is_returned_and_it_knows_our_variables_and_folder(
     assert said == f"hello\n{Path.cwd()}\n"
 
 
+async def test_what_it_writes_is_whole_while_a_program_that_it_left_running_goes_on_writing():
+    writer = "i=0; while [ $i -lt 3000 ]; do echo more; i=$((i+1)); done"
+    for _ in range(20):
+        said = await output_of(["sh", "-c", f"echo done; ({writer}) &"], seconds=30, stage="test")
+        assert said.startswith("done\n")
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [(["sh", "-c", "echo broken >&2; exit 3"], "ended with 3: broken"), (["no-such-program"], "no-such-program")],

@@ -14,7 +14,7 @@ from outrider.core.chat import Message, assistant
 from outrider.core.clock import Clock, SystemClock
 from outrider.core.errors import InvalidInput, PolicyError, StoreUnavailable
 from outrider.core.published import POLICY_KEY, PublishedPolicy, Served
-from outrider.policy import ChatPolicy, Completion
+from outrider.policy import ChatPolicy, Completion, Sampling
 from outrider.policy.spec import PolicySpec
 from outrider.runner.publications import PIN_SECONDS, UNAVAILABLE_SECONDS, Publications
 from outrider.runner.published import PublishedPolicies
@@ -34,7 +34,7 @@ class Named(ChatPolicy):
     async def complete(self, messages: Sequence[Message], **_: Any) -> Completion:
         return Completion(message=assistant(self.spec.model))
 
-    async def check(self) -> None: ...
+    async def check(self, sampling: Sampling | None = None) -> None: ...
 
     async def close(self) -> None:
         self.is_closed = True

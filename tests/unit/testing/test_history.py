@@ -173,6 +173,65 @@ def events_lost(history: History) -> None:
     history.read(seen("r", "preparing", 1))
 
 
+def more_events_than_were_appended(history: History) -> None:
+    history.enqueue("r")
+    history.claim("r", 1)
+    ids = {"rollout_id": "r", "attempt_id": "r-1"}
+    history.call("append_events", 2, events=[None] * 2, first_index=0, **ids)
+    history.call("append_events", events=[None] * 2, first_index=1, outcome=Outcome.UNKNOWN, **ids)
+    history.call("append_events", 3, events=[None] * 2, first_index=1, **ids)
+    history.call("append_events", events=[None], outcome=Outcome.UNKNOWN, **ids)
+    history.report("r", 1, events=[None], first_index=3)
+    history.call("query_events", {"items": [], "total": 6}, **ids)
+    history.read(seen("r", "succeeded", 1))
+
+
+def all_events_that_were_appended(history: History) -> None:
+    more_events_than_were_appended(history)
+    history.call("query_events", {"items": [], "total": 5}, rollout_id="r", attempt_id="r-1")
+
+
+def two_grants_of_one_request(history: History) -> None:
+    history.claim("a", request_id="q")
+    history.claim("b", request_id="q")
+    history.report("a")
+
+
+def two_grants_of_one_request_at_once(history: History) -> None:
+    history.claim("a", request_id="q", at=(1, 9))
+    history.claim("b", request_id="q", at=(2, 8))
+    history.report("a")
+    history.report("b")
+
+
+def a_request_anew_after_its_end(history: History) -> None:
+    history.claim("a", request_id="q")
+    history.report("a")
+    history.claim("b", request_id="q")
+    history.report("b")
+
+
+def write_after_a_revocation(history: History) -> None:
+    history.claim("r", 1)
+    history.call("revoke_leases", ["r-1"], worker_id="w", reason="it died")
+    history.report("r", 1, status="running")
+
+
+def heartbeat_after_a_revocation(history: History) -> None:
+    history.claim("r", 1)
+    history.call("revoke_leases", ["r-1"], worker_id="w", reason="it died")
+    history.call("heartbeat", {"lost": [], "held": ["r-1"]}, worker_id="w", attempt_ids=["r-1"])
+
+
+def writes_beside_a_revocation(history: History) -> None:
+    history.claim("r", 1)
+    history.call("revoke_leases", ["r-1"], worker_id="w", reason="it died", at=(10, 19))
+    history.report("r", 1, status="running", at=(12, 13))
+    history.report("r", 1, status="running", at=(20, 21))
+    history.report("r", 1, status="cancelled", at=(22, 23))
+    history.report("r", 1, status="failed", at=(24, 25), outcome=Outcome.REFUSED)
+
+
 def invented(history: History) -> None:
     history.read(seen("r"))
 
@@ -188,6 +247,20 @@ def younger_first(history: History) -> None:
     history.enqueue("older")
     history.enqueue("younger")
     history.claim("younger")
+
+
+def younger_while_a_claim_is_sent_twice(history: History) -> None:
+    history.enqueue("older")
+    history.enqueue("younger")
+    history.claim("younger", request_id="q", at=(11, 19))
+    history.claim("younger", request_id="q", at=(12, 18))
+
+
+def younger_where_a_claim_is_sent_again(history: History) -> None:
+    history.enqueue("older")
+    history.enqueue("younger")
+    history.claim("younger", request_id="q", at=(11, 12))
+    history.claim("younger", request_id="q", at=(18, 19))
 
 
 def feed_skips(history: History) -> None:
@@ -357,9 +430,19 @@ def two_pools_of_one_epoch(history: History) -> None:
         (open_again, {"final"}),
         (lost, {"lost"}),
         (events_lost, {"lost"}),
+        (more_events_than_were_appended, {"invented"}),
+        (all_events_that_were_appended, set()),
+        (two_grants_of_one_request, {"claim"}),
+        (two_grants_of_one_request_at_once, {"claim"}),
+        (a_request_anew_after_its_end, set()),
+        (write_after_a_revocation, {"revoked"}),
+        (heartbeat_after_a_revocation, {"revoked"}),
+        (writes_beside_a_revocation, set()),
         (invented, {"invented"}),
         (out_of_order, {"order"}),
         (younger_first, {"order"}),
+        (younger_while_a_claim_is_sent_twice, set()),
+        (younger_where_a_claim_is_sent_again, {"order"}),
         (feed_skips, {"feed"}),
         (resources_go_back, {"resources"}),
         (resources_of_another_id_go_back, set()),

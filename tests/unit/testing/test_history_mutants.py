@@ -10,14 +10,14 @@ import pytest
 from outrider.core.errors import LeaseLost, LedgerLost, PoolLost
 from outrider.core.ids import new_id
 from outrider.core.ledger import LedgerWrite
-from outrider.core.rollout import Rollout, RolloutConfig
+from outrider.core.rollout import Rollout, RolloutConfig, RolloutRequest
 from outrider.core.status import RolloutStatus
 from outrider.store import Store, open_store, rows
 from outrider.store.memory import ledger as memory_ledger
 from outrider.store.memory import machines as memory_machines
 from outrider.store.memory.steps import MemorySteps
 from outrider.store.rows import Current
-from outrider.store.steps import Change
+from outrider.store.steps import Change, Report, Revocation
 from outrider.testing import FakeClock, history
 from outrider.testing.history import MemoryRecorder, calls_of, observe, violations_of
 from store_moves import log
@@ -33,6 +33,8 @@ async def use(store: Store, clock: FakeClock) -> None:
     assert silent is not None
     ids = silent.rollout_id, silent.attempt.attempt_id
     await store.append_events(*ids, [log(), log()])
+    for _ in range(2):
+        await store.append_events(*ids, [log()], first_index=2)
     await clock.advance(6)
     for _ in range(4):
         claimed = await store.dequeue_rollout(worker_id="w")
@@ -43,6 +45,7 @@ async def use(store: Store, clock: FakeClock) -> None:
         await store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded", reward=1.0)
         await store.get_rollout_by_id(claimed.rollout_id)
         await store.finished_after(0, limit=10)
+    await use_claims(store, config)
     for _ in range(2):
         await store.put_resources({"model": "m"})
     await store.get_latest_resources()
@@ -54,6 +57,22 @@ async def use(store: Store, clock: FakeClock) -> None:
     await store.open_pool("pool")
     with suppress(PoolLost):
         await store.write_machines("pool", epoch, 1, [], [])
+
+
+async def use_claims(store: Store, config: RolloutConfig) -> None:
+    """A claim that is sent twice, and one whose leases are revoked."""
+    await store.enqueue_many_rollouts(
+        [RolloutRequest(input=number, rollout_id=f"again{number}", config=config) for number in range(2)]
+    )
+    both = [await store.dequeue_many_rollouts(1, worker_id="w", request_id="q") for _ in range(2)]
+    for one in {one.attempt.attempt_id: one for claimed in both for one in claimed}.values():
+        await store.heartbeat("w", [one.attempt.attempt_id])
+        await store.update_attempt(one.rollout_id, one.attempt.attempt_id, status="succeeded", reward=1.0)
+    for dead in await store.dequeue_many_rollouts(1, worker_id="dead"):
+        await store.revoke_leases("dead", reason="it died")
+        await store.heartbeat("dead", [dead.attempt.attempt_id])
+        with suppress(LeaseLost):
+            await store.append_events(dead.rollout_id, dead.attempt.attempt_id, [log()])
 
 
 Patch = Callable[[Any, str, Any], None]
@@ -92,6 +111,32 @@ def enqueues_twice(patch: Patch) -> None:
     patch(MemorySteps, "enqueue", doubled)
 
 
+def appends_twice(patch: Patch) -> None:
+    append = MemorySteps.append
+
+    def doubled(steps: MemorySteps, report: Report) -> int:
+        append(steps, report)
+        return append(steps, report)
+
+    patch(MemorySteps, "append", doubled)
+
+
+def forgets_request_ids(patch: Patch) -> None:
+    claim_once = MemorySteps.claim
+    patch(
+        MemorySteps,
+        "claim",
+        lambda steps, claim: claim_once(steps, msgspec.structs.replace(claim, request_id=None)),
+    )
+
+
+def revokes_nothing(patch: Patch) -> None:
+    def revoke(steps: MemorySteps, revocation: Revocation) -> tuple[str, ...]:
+        return tuple(row.current.attempt_id for row in steps._held(revocation.worker_id))
+
+    patch(MemorySteps, "revoke", revoke)
+
+
 def takes_the_worst(patch: Patch) -> None:
     def worst(steps: MemorySteps, name: str) -> tuple[int, int] | None:
         return max(((-row.new.request.priority, row.seq) for row in steps._rows if name in row.queues), default=None)
@@ -127,6 +172,9 @@ MUTANTS: list[tuple[str, Callable[[Patch], None], str]] = [
     ("forgets an event", changed("events", lambda _, page, __: _fewer(page)), "lost"),
     ("forgets a rollout", changed("rollouts", lambda _, page, __: _shorter(page)), "lost"),
     ("enqueues twice", enqueues_twice, "invented"),
+    ("appends events twice", appends_twice, "invented"),
+    ("claims anew for the same request", forgets_request_ids, "claim"),
+    ("says that leases are revoked", revokes_nothing, "revoked"),
     ("claims the worst first", takes_the_worst, "order"),
     ("forgets changes", forgets_changes, "changed"),
     ("turns pages of the feed round", changed("finished", lambda _, found, __: _turned(found)), "feed"),

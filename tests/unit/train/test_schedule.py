@@ -230,7 +230,7 @@ def test_a_filter_that_fails_is_named():
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("zero_varience", "there are zero_variance"), ("no_such_module:x", "no module"), ("math:pi", "is no function")],
+    [("zero_varience", "there are zero_variance"), ("no_such_module:x", "no module"), ("math:pi", "is not a function")],
 )
 def test_a_filter_that_is_not_there_is_refused(name: str, says: str):
     with pytest.raises(InvalidInput, match=says):

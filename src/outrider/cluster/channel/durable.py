@@ -278,6 +278,7 @@ class DurableChannel:
         await self._store.enqueue_rollout(None, rollout_id=self._closed_id)
         reached("channel.close_noted")
         await self._store.cancel_rollouts([self._closed_id])
+        reached("channel.closed")
         if not drain:
             left = await self._store.query_rollouts(status_in=QUEUED)
             mine = [one.rollout_id for one in left if (one.tag or "").startswith(self._tag(""))]

@@ -160,6 +160,7 @@ class Queues:
         if (put := party.puts.get(ticket)) is not None:
             self._withdraw(put)
             self._finish(put, end)
+            self._admit()
         elif (get := party.gets.get(ticket)) is not None:
             lane = self._lanes[get.key]
             is_first = next(iter(lane.readers)) is get

@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from outrider.cluster.engines.posted import PostCaller
 from outrider.cluster.engines.pretence import LOCAL_IP, Pretence
@@ -29,6 +30,7 @@ from outrider.cluster.info import NodeInfo
 from outrider.cluster.placement.place import Placement
 from outrider.cluster.post import Endpoint, Link, Post
 from outrider.core.decoding import convert
+from outrider.core.variables import holds_key
 
 _log = logging.getLogger(__name__)
 
@@ -152,7 +154,7 @@ class ProcessSeat(LocalSeat):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "outrider.cluster.engines.process"],
                 stdin=subprocess.PIPE,
-                env=variables_at_start(),
+                env=_variables(are_keys=False),
                 start_new_session=True,
             )
             return self._process
@@ -199,7 +201,8 @@ class LocalEngine(PostCaller):
             seat.see_gone()
 
     def _seat(self, spec: SeatSpec) -> LocalSeat:
-        return ProcessSeat(Order(spec, self.post.endpoint, os.getpid()))
+        env = {**_variables(are_keys=True), **spec.env}
+        return ProcessSeat(Order(replace(spec, env=env), self.post.endpoint, os.getpid()))
 
     def _forget(self, seat_id: str) -> None:
         with self._lock:
@@ -212,6 +215,11 @@ class LocalEngine(PostCaller):
         if found is not None:
             outcome = None if failure is None else convert(failure, Failure)
             found[0].report(outcome, convert(endpoint, Endpoint))
+
+
+def _variables(*, are_keys: bool) -> dict[str, str]:
+    """Those this process began with. Keys reach a worker through its pipe, where no other process can read them."""
+    return {name: value for name, value in variables_at_start().items() if holds_key(name, value) == are_keys}
 
 
 def _hand_over(process: "subprocess.Popen[bytes]", order: Order) -> None:

@@ -7,6 +7,7 @@ import msgspec
 
 from outrider.cluster.info import NodeInfo
 from outrider.cluster.placement.place import Placement
+from outrider.core.bounds import Count, PositiveAmount, PositiveCount, check_bounds
 from outrider.core.errors import InvalidInput
 
 LOCAL_IP = "127.0.0.1"
@@ -15,16 +16,18 @@ LOCAL_IP = "127.0.0.1"
 class Pretence(msgspec.Struct, frozen=True):
     """What the nodes shall be: `n_gpus` and `n_cpus` are of each of them."""
 
-    n_nodes: int = 1
-    n_gpus: int = 0
-    n_cpus: float = msgspec.field(default_factory=lambda: float(os.cpu_count() or 1))
+    n_nodes: PositiveCount = 1
+    n_gpus: Count = 0
+    n_cpus: PositiveAmount = msgspec.field(default_factory=lambda: float(os.cpu_count() or 1))
 
     def __post_init__(self) -> None:
-        if self.n_nodes < 1 or self.n_gpus < 0 or self.n_cpus <= 0:
+        try:
+            check_bounds(self)
+        except InvalidInput as exc:
             raise InvalidInput(
-                f"a local cluster has at least one node, each with some CPUs, not num_nodes={self.n_nodes}, "
-                f"num_gpus={self.n_gpus}, num_cpus={self.n_cpus:g}"
-            )
+                f"a local cluster has at least one node, each with some CPUs, not num_nodes={self.n_nodes!r:.40}, "
+                f"num_gpus={self.n_gpus!r:.40}, num_cpus={self.n_cpus!r:.40}: {exc}"
+            ) from exc
 
     def nodes(self, taken: Iterable[Placement]) -> tuple[NodeInfo, ...]:
         """The nodes, less what these workers have of them."""

@@ -13,6 +13,7 @@ from typing import Any
 from outrider.cluster.post.tensors import with_tensors
 from outrider.cluster.post.wire import Part
 from outrider.core.errors import InvalidInput
+from outrider.core.extras import install_command
 
 MAIN = b"__main__"
 """Stands in pickles of classes that only their own program knows."""
@@ -24,7 +25,7 @@ def pickler() -> Any:
     try:
         import cloudpickle  # type: ignore[import-untyped]  # noqa: PLC0415 comes with an extra
     except ImportError as exc:
-        raise InvalidInput("workers need cloudpickle: pip install 'outrider[ray]'") from exc
+        raise InvalidInput(f"a cluster needs cloudpickle: {install_command('cluster')}") from exc
     return with_tensors(cloudpickle.Pickler)
 
 

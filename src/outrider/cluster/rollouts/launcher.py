@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -32,10 +32,11 @@ from outrider.core.errors import ClusterError, WorkerDied, WorkerFailed, Workers
 from outrider.core.ids import new_id
 from outrider.core.tasks import uninterrupted
 from outrider.runner.channel import WorkerExit
-from outrider.runner.kit import EpisodeSpec
+from outrider.runner.keys import tool_variables
 from outrider.runner.meter import Reading
 from outrider.runner.supervisor import Launcher
 from outrider.runner.worker import LineHandler, RunningWorker, WorkerSpec
+from outrider.store.opening import HISTORY_VARIABLE
 
 if TYPE_CHECKING:
     from outrider.cluster.cluster import Cluster
@@ -47,8 +48,10 @@ MAX_FAILED_STARTS = 5
 LOOK_SECONDS = 1.0
 """How often to look for room on a full cluster: nobody tells when there is."""
 ANSWER_SECONDS = 2.0
-FORWARDED = "OPENAI_"
-"""Variables that begin so are set in workers as they are here, as are those that the run names."""
+END_SECONDS = 4.0
+"""How long the member on the node may take to tell that it had to end its process, beside what that may take."""
+FORWARDED = ("OPENAI_", HISTORY_VARIABLE)
+"""Variables that begin so are set in workers as they are here, but for keys."""
 
 
 def cluster_launcher(
@@ -67,7 +70,7 @@ def cluster_launcher(
     dock = _Dock(cluster, on_line, cpus_per_worker, choose, berths or Berths(SystemClock()))
 
     async def launch(spec: WorkerSpec) -> RunningWorker:
-        return ClusterWorker(dock, spec)
+        return ClusterWorker(dock, spec.with_keys())
 
     return launch
 
@@ -80,7 +83,8 @@ class ClusterWorker:
         self.index = spec.index
         self.reading = Reading()
         self._dock = dock
-        self._recalled = ""
+        self._drain_seconds = spec.drain_seconds + END_SECONDS
+        self._cancelled_as = WorkerExit(failed=True, description="was killed")
         self._group: WorkerGroup[RolloutWorker] | None = None
         self._task = asyncio.create_task(self._live(spec), name=f"worker {spec.index} on the cluster")
 
@@ -88,7 +92,7 @@ class ClusterWorker:
         """`WorkersFailed` if it cannot be started anywhere."""
         await asyncio.wait([self._task])
         if self._task.cancelled():
-            return WorkerExit(failed=True, description=self._recalled or "was killed")
+            return self._cancelled_as
         return self._task.result()
 
     def drain(self) -> None:
@@ -97,12 +101,19 @@ class ClusterWorker:
             return
         with suppress(ClusterError):  # it has just ended
             self._group.drain()
+        late = f"was killed: nothing was heard of it within {self._drain_seconds:g} s of asking it to end"
+        exit_late = WorkerExit(failed=True, description=late, late=True)
+        timer = asyncio.get_running_loop().call_later(self._drain_seconds, self._cancel, exit_late)
+        self._task.add_done_callback(lambda _: timer.cancel())
 
     def kill(self) -> None:
         self._task.cancel()
 
     def recall(self, reason: str) -> None:
-        self._recalled = f"was recalled: {reason}"
+        self._cancel(WorkerExit(failed=True, description=f"was recalled: {reason}"))
+
+    def _cancel(self, ended: WorkerExit) -> None:
+        self._cancelled_as = ended
         self._task.cancel()
 
     async def answers(self) -> bool:
@@ -110,7 +121,7 @@ class ClusterWorker:
             return False
         with suppress(ClusterError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
-                await self._group.identify(self.index)
+                await self._group.is_there()
                 return True
         return False
 
@@ -138,19 +149,20 @@ class ClusterWorker:
             return ended
         finally:
             dock.berths.leave(berth, is_lost=is_loss(ended))
-            # One that has not begun or has ended its work has nothing to hand back.
-            is_working = self._group is not None and ended is None
-            await close_group(group, waits=not is_loss(ended), seconds=RELEASE_SECONDS if is_working else 0.0)
+            try:
+                if berth.is_up and ended is None:
+                    await uninterrupted(_killed(group))
+            finally:
+                await close_group(group, waits=not is_loss(ended), seconds=0.0)
 
     async def _work(self, group: "WorkerGroup[RolloutWorker]", berth: Berth, spec: WorkerSpec) -> bytes | Exception:
         """The record of how it ended, or the error that ended it."""
-        name = await self._dock.started(self, group, berth, spec)
-        if isinstance(name, Exception):
-            return name
-        berth.is_up = True
-        self.worker_id = name
+        worker_id = await self._dock.started(self, group, berth, spec)
+        if isinstance(worker_id, Exception):
+            return worker_id
+        self.worker_id = worker_id
         self._group = group
-        (ended,) = await group.work(wire.to_private_record(spec)).async_wait(return_exceptions=True)
+        (ended,) = await group.work().async_wait(return_exceptions=True)
         return cast("bytes | Exception", ended)
 
 
@@ -221,16 +233,18 @@ class _Dock:
         """
         name = f"{self._name}-{spec.index}-{next(self._numbers)}"
         self._workers[f"{name}:0"] = worker
-        place, env = OnNode(berth.node.name, berth.n_cpus), forwarded(os.environ, spec.episodes)
+        place, env = OnNode(berth.node.name, berth.n_cpus), forwarded(os.environ, spec)
         launch = partial(group.launch, self._cluster, place, name, wait=False, env_vars=env)
         found: str | Exception
         try:
             async with self._turn(berth.node):
                 await uninterrupted(asyncio.to_thread(launch))
                 berth.asked_at = self.berths.now()
-                (found,) = await group.identify(spec.index).async_wait(return_exceptions=True)
-            if not isinstance(found, Exception):
-                await check_sight(group, berth.node, spec.store_url, self.berths, self._on_line)
+                (found,) = await group.is_there().async_wait(return_exceptions=True)
+                if not isinstance(found, Exception):
+                    await check_sight(group, berth.node, spec.store_url, self.berths, self._on_line)
+                    berth.is_up = True
+                    (found,) = await group.start(wire.to_private_record(spec)).async_wait(return_exceptions=True)
         except StoreUnseen as exc:
             return exc
         except ClusterError as exc:
@@ -257,6 +271,13 @@ class _Dock:
     def _hear(self, address: str, line: str) -> None:
         if (worker := self._workers.get(address)) is not None:
             worker.hear(line, self._on_line)
+
+
+async def _killed(group: "WorkerGroup[RolloutWorker]") -> None:
+    """Until the process of the worker is gone, if anybody says so."""
+    with suppress(ClusterError, TimeoutError):
+        async with asyncio.timeout(RELEASE_SECONDS):
+            await group.kill()
 
 
 async def close_group(group: "WorkerGroup[Any]", *, waits: bool, seconds: float = RELEASE_SECONDS) -> None:
@@ -288,30 +309,11 @@ def told(error: Exception) -> str:
     return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 
 
-def forwarded(variables: Mapping[str, str], episodes: EpisodeSpec | None = None) -> dict[str, str]:
-    """The variables that hold what it takes to reach models and tools: keys are never saved with a run."""
-    named: set[str] = set()
-    if episodes is not None:
-        policies = [*([episodes.policy] if episodes.policy else []), *episodes.policies.values()]
-        named = {name for policy in policies for name in policy.api_key_env}
-        named.update(_key_variables([kind.config for kind in episodes.environments.values()]))
-        for server in episodes.mcp:
-            named |= {*server.variables, server.bearer_variable}
-    return {name: value for name, value in variables.items() if name in named or name.startswith(FORWARDED)}
-
-
-def _key_variables(settings: object) -> Iterator[str]:
-    """Those that settings name as `api_key_env`, however deep: a judge's, a server's of vectors."""
-    inner: Iterable[tuple[object, object]] = ()
-    if isinstance(settings, Mapping):
-        inner = settings.items()
-    elif isinstance(settings, (list, tuple)):
-        inner = enumerate(settings)
-    for name, value in inner:
-        if name == "api_key_env":
-            yield from map(str, value if isinstance(value, (list, tuple)) else [value])
-        else:
-            yield from _key_variables(value)
+def forwarded(variables: Mapping[str, str], spec: WorkerSpec) -> dict[str, str]:
+    """The variables that are set in a worker on a node: what models and tools need, and what is passed to agents."""
+    handed = {*spec.pass_env, *tool_variables(spec.episodes)}
+    wanted = {name: value for name, value in variables.items() if name in handed or name.startswith(FORWARDED)}
+    return {name: value for name, value in wanted.items() if name not in spec.withheld}
 
 
 def _note(closing: "asyncio.Future[None]") -> None:

@@ -14,7 +14,9 @@ from outrider.cluster.rollouts.voice import POOL_SAID, logging_to, open_voice
 from outrider.cluster.worker import Worker
 from outrider.core import wire
 from outrider.core.decoding import from_json
+from outrider.core.secret import Secret
 from outrider.core.undumpable import become_undumpable
+from outrider.core.variables import withheld
 from outrider.pool import MachinePool, PoolStatistics
 from outrider.pool.service.host import hosted_pool
 from outrider.runner.machines import SupplySpec
@@ -44,7 +46,7 @@ class NodePool(Worker):
         """Whether the store's file is the same here."""
         return file.is_seen
 
-    async def serve(self, supply: bytes, store_url: str) -> bytes:
+    async def serve(self, supply: bytes, store_url: str, keys: bytes) -> bytes:
         """Have the pool until `stop` is called or the launcher is gone; its statistics, when its machines are ended.
 
         What it has counted is told to the launcher once a second, for the first time when there is a machine. Raises
@@ -58,7 +60,10 @@ class NodePool(Worker):
 
         post, name = self._seated.post, self.get_name()
         async with open_voice(post, self._launcher, name, on_lost=stop, service=POOL_SAID) as say:
-            with logging_to(say, f"pool {given.pool.name} on node {self.worker_info.node_ip}", LOG_LEVEL):
+            with (
+                logging_to(say, f"pool {given.pool.name} on node {self.worker_info.node_ip}", LOG_LEVEL),
+                withheld(wire.from_record(keys, dict[str, Secret]), passed=frozenset(os.environ)),
+            ):
                 async with (
                     await open_when_there(store_url, lambda what: say(f"⏳ pool {given.pool.name} {what}")) as store,
                     hosted_pool(given.machines, given.pool, journal=store) as pool,

@@ -10,7 +10,6 @@ Invariants:
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -25,7 +24,7 @@ from outrider.cluster.info import NodeInfo
 from outrider.cluster.post import Link
 from outrider.cluster.rollouts.berths import Berth, Berths, OnNode
 from outrider.cluster.rollouts.counting import of_the_gone, summed
-from outrider.cluster.rollouts.launcher import close_group, forwarded, is_loss, told
+from outrider.cluster.rollouts.launcher import close_group, is_loss, told
 from outrider.cluster.rollouts.node_pool import NodePool, counted_in
 from outrider.cluster.rollouts.reach import StoreUnseen, check_sight
 from outrider.cluster.rollouts.voice import POOL_SAID
@@ -36,6 +35,7 @@ from outrider.core.ids import new_id
 from outrider.core.tasks import uninterrupted
 from outrider.pool import PoolStatistics
 from outrider.pool.spec import LISTED, MachineSpec
+from outrider.runner.keys import keys_of_pools
 from outrider.runner.machines import SupplySpec, own_pool
 from outrider.runner.worker import LineHandler, WorkerSpec
 from outrider.store import StoreUrl
@@ -300,11 +300,12 @@ class Share:
         return ended
 
     async def _serve(self, group: "WorkerGroup[NodePool]", name: str, node: NodeInfo) -> bytes | Exception:
-        place, env = OnNode(node.name, 0.0), forwarded(os.environ)
-        launch = partial(group.launch, self._shares.cluster, place, name, wait=False, env_vars=env)
+        place = OnNode(node.name, 0.0)
+        launch = partial(group.launch, self._shares.cluster, place, name, wait=False)
         await uninterrupted(asyncio.to_thread(launch))
         await check_sight(group, node, self._shares.store_url, self._shares.berths, self._shares.say)
-        serving = group.serve(wire.to_private_record(self.supply), self._shares.store_url.reveal())
+        keys = wire.to_private_record(keys_of_pools())
+        serving = group.serve(wire.to_private_record(self.supply), self._shares.store_url.reveal(), keys)
         self._group = group
         (ended,) = await serving.async_wait(return_exceptions=True)
         return cast("bytes | Exception", ended)

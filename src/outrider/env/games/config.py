@@ -1,10 +1,9 @@
 """What can be set on every grid game: its limits, the names of its actions, and the form of an answer."""
 
-import math
-
 import msgspec
 from msgspec import Struct
 
+from outrider.core.bounds import PositiveCount, Reward, check_bounds
 from outrider.env.games.answer import DEFAULT_PATTERN, AnswerForm
 from outrider.env.games.grid import Direction
 
@@ -36,16 +35,14 @@ class Actions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class GameConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`max_steps` counts every answer, invalid ones too; None: no limit. The rest: see `AnswerForm`."""
 
-    max_steps: int | None = 10
+    max_steps: PositiveCount | None = 10
     actions: Actions = Actions()
     action_pattern: str = DEFAULT_PATTERN
     answer_example: str | None = None
-    invalid_action_penalty: float = -0.1
+    invalid_action_penalty: Reward = -0.1
 
     def __post_init__(self) -> None:
-        if self.max_steps is not None and self.max_steps < 1:
-            raise ValueError("max_steps must be at least 1, or null for no limit")
-        check_finite(self)
+        check_bounds(self)
         form = AnswerForm(self.action_pattern, self.answer_example)
         for name in msgspec.structs.astuple(self.actions):
             if form.find(form.write(name)) != name:
@@ -60,9 +57,3 @@ def check_glyphs(glyphs: Struct) -> None:
             raise ValueError(f"{name} must be one visible character, not {glyph!r}")
     if len(set(values.values())) < len(values):
         raise ValueError("the glyphs must all differ")
-
-
-def check_finite(values: Struct) -> None:
-    for name, value in msgspec.structs.asdict(values).items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} must be a finite number")

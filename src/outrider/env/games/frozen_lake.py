@@ -5,10 +5,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from outrider.core.bounds import Reward, Share, Within, check_bounds
 from outrider.core.errors import InvalidInput
-from outrider.env.games.config import GameConfig, check_finite, check_glyphs
+from outrider.env.games.config import GameConfig, check_glyphs
 from outrider.env.games.game import Game, GameEnvironments, Move
 from outrider.env.games.grid import Direction, pick
 
@@ -35,21 +36,21 @@ class FrozenLakeGlyphs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class FrozenLakeRewards(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`step` is given for each move, the others where it ends."""
 
-    step: float = 0.0
-    hole: float = 0.0
-    goal: float = 1.0
+    step: Reward = 0.0
+    hole: Reward = 0.0
+    goal: Reward = 1.0
 
     def __post_init__(self) -> None:
-        check_finite(self)
+        check_bounds(self)
 
 
 class FrozenLakeConfig(GameConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`p_frozen` is the chance of a cell to bear; on slippery ice two of three moves go off to a side."""
 
-    size: Annotated[int, Meta(ge=2, le=100)] = 4
-    p_frozen: Annotated[float, Meta(ge=0, le=1)] = 0.8
+    size: Annotated[int, Within(2, 100)] = 4
+    p_frozen: Share = 0.8
     is_slippery: bool = False
-    invalid_action_penalty: float = -0.01
+    invalid_action_penalty: Reward = -0.01
     glyphs: FrozenLakeGlyphs = FrozenLakeGlyphs()
     rewards: FrozenLakeRewards = FrozenLakeRewards()
 

@@ -44,6 +44,7 @@ class GameEnvironments(Environments, Generic[C]):
     """The games of one tag. What a subclass says of its game is all that an agent learns about it."""
 
     Config: ClassVar[type[GameConfig]]
+    task_fields = frozenset({"seed"})
 
     def __init__(self, config: C) -> None:
         self.config = config

@@ -3,15 +3,16 @@
 import random
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from outrider.core.bounds import Reward, Within, check_bounds
 from outrider.core.errors import InvalidInput
-from outrider.env.games.config import GameConfig, check_finite, check_glyphs
+from outrider.env.games.config import GameConfig, check_glyphs
 from outrider.env.games.game import Game, GameEnvironments, Move
 from outrider.env.games.grid import Direction
 from outrider.env.games.sokoban_level import Level, draw_level
 
-Side = Annotated[int, Meta(ge=4, le=100)]
+Side = Annotated[int, Within(4, 100)]
 
 
 class SokobanGlyphs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,22 +33,22 @@ class SokobanGlyphs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class SokobanRewards(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`step` is given for each move, the others where a push brings them about."""
 
-    step: float = -0.1
-    box_on_target: float = 1.0
-    box_off_target: float = -1.0
-    solved: float = 10.0
+    step: Reward = -0.1
+    box_on_target: Reward = 1.0
+    box_off_target: Reward = -1.0
+    solved: Reward = 10.0
 
     def __post_init__(self) -> None:
-        check_finite(self)
+        check_bounds(self)
 
 
 class SokobanConfig(GameConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`dim_room` is height and width with the walls; `search_depth` bounds how far a level is from being solved."""
 
     dim_room: tuple[Side, Side] = (6, 6)
-    num_boxes: Annotated[int, Meta(ge=1, le=20)] = 1
-    search_depth: Annotated[int, Meta(ge=1, le=1000)] = 300
-    invalid_action_penalty: float = -0.15
+    num_boxes: Annotated[int, Within(1, 20)] = 1
+    search_depth: Annotated[int, Within(1, 1000)] = 300
+    invalid_action_penalty: Reward = -0.15
     glyphs: SokobanGlyphs = SokobanGlyphs()
     rewards: SokobanRewards = SokobanRewards()
 
@@ -56,14 +57,14 @@ class LargerSokobanConfig(SokobanConfig, frozen=True, kw_only=True, forbid_unkno
     """Two boxes in a larger room."""
 
     dim_room: tuple[Side, Side] = (10, 10)
-    num_boxes: Annotated[int, Meta(ge=1, le=20)] = 2
-    search_depth: Annotated[int, Meta(ge=1, le=1000)] = 10
+    num_boxes: Annotated[int, Within(1, 20)] = 2
+    search_depth: Annotated[int, Within(1, 1000)] = 10
 
 
 class DifferentGridVocabConfig(SokobanConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The small room, written in other glyphs."""
 
-    search_depth: Annotated[int, Meta(ge=1, le=1000)] = 30
+    search_depth: Annotated[int, Within(1, 1000)] = 30
     glyphs: SokobanGlyphs = SokobanGlyphs(
         wall="W", floor=".", target="G", box_on_target="C", box="B", player="A", player_on_target="@"
     )

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from outrider.core.animation import MEDIA_TYPE, Animation
 from outrider.core.artifact import Artifact
+from outrider.core.bounds import MAX_COUNT, Bytes, PositiveCount, Within, check_bounds
 from outrider.core.chat import Message, ToolCall, ToolSpec, system, tool_result, user
 from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.errors import EnvError, MachineRefusal, ToolRefusal
@@ -63,18 +64,21 @@ class OsworldConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     action_space: ActionSpace = ActionSpace.COMPUTER_13
     observation_type: ObservationType = ObservationType.SCREENSHOT
-    max_steps: Annotated[int, Meta(ge=1)] = 15
+    max_steps: PositiveCount = 100
     use_tools: bool = True
     run_programs: bool = True
-    settle_seconds: Annotated[float, Meta(ge=0, le=60)] = 2.0
-    settle_interval: Annotated[float, Meta(gt=0, le=10)] = 0.1
-    wait_seconds: Annotated[float, Meta(ge=0, le=60)] = 2.0
-    execute_seconds: Annotated[float, Meta(gt=0, le=600)] = 120.0
-    max_text_chars: Annotated[int, Meta(ge=100)] = 30_000
+    settle_seconds: Annotated[float, Within(0, 60)] = 2.0
+    settle_interval: Annotated[float, Within(0, 10, above=True)] = 0.1
+    wait_seconds: Annotated[float, Within(0, 60)] = 2.0
+    execute_seconds: Annotated[float, Within(0, 600, above=True)] = 120.0
+    max_text_chars: Annotated[int, Within(100, MAX_COUNT)] = 30_000
     files: str | None = None
     client_password: Secret = CLIENT_PASSWORD
     recording: bool = True
-    max_recording_bytes: Annotated[int, Meta(ge=0)] = 8 << 20
+    max_recording_bytes: Bytes = 8 << 20
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class OsworldEnvironment(Environment):

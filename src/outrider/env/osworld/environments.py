@@ -24,6 +24,11 @@ class OsworldEnvironments(Environments):
     """Each episode boards a machine that its worker has leased."""
 
     Config: ClassVar[type[OsworldConfig]] = OsworldConfig
+    task_fields = frozenset({
+        "config", "evaluator", "snapshot", "source", "trajectory", "related_apps", "proxy", "fixed_ip",
+        "possibility_of_env_change",
+    })  # fmt: skip
+    """Those of OSWorld's files; some of them tell people where a task comes from."""
 
     def __init__(self, config: OsworldConfig | None = None) -> None:
         self._config = config or OsworldConfig()

@@ -50,7 +50,7 @@ class SomeFiles(Struct, frozen=True):
         if self.multi and isinstance(self.dest, tuple) and len(self.dest) != len(self.path):
             raise ValueError("path and dest are lists of one length")
         if not all(0 <= index < len(self.paths) for index in self.gives) or not self.gives:
-            raise ValueError("gives names files that there are not")
+            raise ValueError("gives names files that do not exist")
         if self.time_suffix:
             raise ValueError("time_suffix is not understood here")
 

@@ -77,12 +77,12 @@ class Observer:
             await settled(self._terminal, self.clock, **limits)
             return None
         picture = await settled(self._picture, self.clock, **limits)
-        self.recording.add(picture, self.clock.time(), keep=True)
+        self.recording.add(picture, self.clock.monotonic(), keep=True)
         return picture
 
     async def _picture(self) -> bytes:
         picture = await patiently(self.computer.screenshot, self.clock)
-        self.recording.add(picture, self.clock.time())
+        self.recording.add(picture, self.clock.monotonic())
         return picture
 
     async def _tree(self) -> str:

@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from outrider.core.bounds import MAX_COUNT, Count, PositiveCount, PositiveSeconds, Within, check_bounds
 from outrider.env.rag.corpus import PASSAGE_WORDS
 from outrider.env.scoring import ScorerConfig
 
@@ -17,9 +18,12 @@ class EmbeddingsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     base_url: str
     model: str
     api_key_env: str | None = None
-    batch_size: Annotated[int, Meta(ge=1)] = 64
-    max_retries: Annotated[int, Meta(ge=0)] = 3
-    deadline_seconds: Annotated[float, Meta(gt=0)] = 60.0
+    batch_size: PositiveCount = 64
+    max_retries: Count = 3
+    deadline_seconds: PositiveSeconds = 60.0
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class RagConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,10 +35,13 @@ class RagConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     corpus: str | None = None
-    top_k: Annotated[int, Meta(ge=1, le=100)] = 5
-    passage_words: Annotated[int, Meta(ge=20)] = PASSAGE_WORDS
+    top_k: Annotated[int, Within(1, 100)] = 5
+    passage_words: Annotated[int, Within(20, MAX_COUNT)] = PASSAGE_WORDS
     index_dir: str | None = None
     embeddings: EmbeddingsConfig | None = None
-    scorer: str = "exact_match"
+    scorer: str | None = None
     scorer_config: ScorerConfig = ScorerConfig()
     instructions: str | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self)

@@ -36,14 +36,19 @@ class _Reply(Struct):
     data: list[_Vector]
 
 
+def server_of(config: EmbeddingsConfig) -> PolicySpec:
+    """The server of vectors, described as that of a policy."""
+    named = () if config.api_key_env is None else (config.api_key_env,)
+    return PolicySpec(model=config.model, base_urls=(config.base_url,), api_key_env=named, takes_default_key=False)
+
+
 class Embedder:
     """Asks for vectors. Made on the event loop that uses it; `threads` do its sums and belong to the caller."""
 
     def __init__(self, config: EmbeddingsConfig, threads: ThreadPoolExecutor) -> None:
         self._config = config
         self._threads = threads
-        named = () if config.api_key_env is None else (config.api_key_env,)
-        spec = PolicySpec(model=config.model, base_urls=(config.base_url,), api_key_env=named, takes_default_key=False)
+        spec = server_of(config)
         self._url = base_urls(spec)[0] / "embeddings"
         self._clock = SystemClock()
         self._rng = random.Random()

@@ -2,12 +2,14 @@
 
 import asyncio
 import importlib.util
+import logging
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from outrider.core.errors import EnvError, InvalidInput, ToolRefusal
+from outrider.core.extras import install_command
 from outrider.core.task import Task
 from outrider.env.protocol import Environment, Environments
 from outrider.env.question import QuestionEnvironment
@@ -15,8 +17,10 @@ from outrider.env.rag.config import RagConfig
 from outrider.env.rag.corpus import Passage
 from outrider.env.rag.opening import index_folders, open_retriever
 from outrider.env.rag.retriever import Retriever
-from outrider.env.scoring import scorer_of
+from outrider.env.scoring import FORM_FIELDS, scorer_by_form
 from outrider.env.tools import Tool, tool
+
+_log = logging.getLogger(__name__)
 
 BUNDLED_CORPUS = Path(__file__).parent.parent / "bundled" / "corpus"
 
@@ -40,11 +44,12 @@ class RagEnvironments(Environments):
     """Opens the corpus when it is first searched; the episodes of a worker share it."""
 
     Config = RagConfig
+    task_fields = FORM_FIELDS
 
     def __init__(self, config: RagConfig) -> None:
         self._config = config
         self._corpus = BUNDLED_CORPUS if config.corpus is None else Path(config.corpus)
-        self._scorer = scorer_of(config.scorer, config.scorer_config)
+        self._scorer = scorer_by_form(config.scorer, config.scorer_config, usual="exact_match")
         self._tools = (self._search_tool(),)
         self._instructions = INSTRUCTIONS if config.instructions is None else config.instructions
         self._opening = asyncio.Lock()
@@ -58,8 +63,14 @@ class RagEnvironments(Environments):
     async def check(self) -> None:
         """Also makes the index, so that workers find it, and asks for a first vector."""
         if importlib.util.find_spec("bm25s") is None or importlib.util.find_spec("numpy") is None:
-            raise InvalidInput("searching a corpus needs libraries: pip install 'outrider[rag]'")
+            raise InvalidInput(f"searching a corpus needs libraries: {install_command('rag')}")
         await self._scorer.check()
+        if self._config.embeddings is not None:
+            from outrider.env.rag.embeddings import server_of  # noqa: PLC0415 it brings the HTTP client along
+            from outrider.policy.opening import exposed_secrets  # noqa: PLC0415
+
+            for warning in exposed_secrets(server_of(self._config.embeddings)):
+                _log.warning("%s", warning)
         try:
             await (await self._retriever()).search("check", 1)
         except EnvError as exc:

@@ -10,6 +10,7 @@ import msgspec
 
 from outrider.core.decoding import json_decoder
 from outrider.core.errors import EnvError, InvalidInput
+from outrider.core.extras import install_command
 from outrider.env.rag.cache import Damaged, check_whole
 from outrider.env.rag.corpus import Passage
 from outrider.env.rag.words import words_of
@@ -24,7 +25,7 @@ def libraries() -> tuple[Any, Any]:
     try:
         return importlib.import_module("bm25s"), importlib.import_module("numpy")
     except ImportError as exc:
-        raise InvalidInput("searching a corpus needs libraries: pip install 'outrider[rag]'") from exc
+        raise InvalidInput(f"searching a corpus needs libraries: {install_command('rag')}") from exc
 
 
 def write_index(folder: Path, passages: Sequence[Passage]) -> None:

@@ -44,7 +44,7 @@ class PlainSubprocess(Mechanism):
     @asynccontextmanager
     async def enclose(self, streams: Streams, limits: Limits) -> AsyncIterator[Enclosure]:  # noqa: ARG002 the launcher's
         if os.geteuid() == 0 and spare_user(0) is None:
-            raise EnvError("root has no other user here whom the program could become", stage="sandbox")
+            raise EnvError("root finds no other user here to run the program as", stage="sandbox")
         folder = tempfile.mkdtemp(prefix="outrider-sandbox-")
         try:
             command = (PYTHON, *LAUNCHER_OPTIONS, str(LAUNCHER), str(streams.report))

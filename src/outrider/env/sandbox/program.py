@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
+
+from outrider.core.bounds import MAX_BYTES, MAX_COUNT, PositiveCount, PositiveSeconds, SomeBytes, Within, check_bounds
 
 MIB = 1024 * 1024
-
-Positive = Annotated[float, Meta(gt=0)]
-Count = Annotated[int, Meta(ge=1)]
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,15 +20,18 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     is memory beside `memory_bytes`. `output_bytes` is what is read of standard output, and of standard error.
     """
 
-    wall_seconds: Positive = 10.0
-    cpu_seconds: Positive = 10.0
-    memory_bytes: Annotated[int, Meta(ge=64 * MIB)] = 512 * MIB
-    tmp_bytes: Annotated[int, Meta(ge=MIB)] = 64 * MIB
-    file_bytes: Count = 64 * MIB
-    n_files: Count = 4096
-    n_processes: Count = 32
-    n_open_files: Annotated[int, Meta(ge=16)] = 128
-    output_bytes: Count = MIB
+    wall_seconds: PositiveSeconds = 10.0
+    cpu_seconds: PositiveSeconds = 10.0
+    memory_bytes: Annotated[int, Within(64 * MIB, MAX_BYTES)] = 512 * MIB
+    tmp_bytes: Annotated[int, Within(MIB, MAX_BYTES)] = 64 * MIB
+    file_bytes: SomeBytes = 64 * MIB
+    n_files: PositiveCount = 4096
+    n_processes: PositiveCount = 32
+    n_open_files: Annotated[int, Within(16, MAX_COUNT)] = 128
+    output_bytes: SomeBytes = MIB
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class Program(Struct, frozen=True, kw_only=True):

@@ -1,9 +1,8 @@
 """What scorers can be told."""
 
-from typing import Annotated
+from msgspec import Struct
 
-from msgspec import Meta, Struct
-
+from outrider.core.bounds import Amount, Count, PositiveCount, PositiveSeconds, Share, check_bounds
 from outrider.policy.spec import PolicySpec
 
 
@@ -17,10 +16,13 @@ class ScorerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     expected answer.
     """
 
-    tolerance: Annotated[float, Meta(ge=0)] = 1e-6
-    threshold: Annotated[float, Meta(ge=0, le=1)] | None = None
-    check_seconds: Annotated[float, Meta(gt=0)] = 5.0
-    max_processes: Annotated[int, Meta(ge=1)] = 2
+    tolerance: Amount = 1e-6
+    threshold: Share | None = None
+    check_seconds: PositiveSeconds = 5.0
+    max_processes: PositiveCount = 2
     judge: PolicySpec | None = None
-    judge_retries: Annotated[int, Meta(ge=0)] = 2
+    judge_retries: Count = 2
     judge_instructions: str = ""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)

@@ -11,7 +11,10 @@ def expected_answers(task: Task) -> tuple[str, ...]:
     given = task.answer if isinstance(task.answer, list | tuple) else [task.answer]
     answers = tuple(text for value in given if (text := _text_of(value, task.task_id)))
     if not answers:
-        raise InvalidInput(f"task {task.task_id!r} has no answer to compare with; give it one in the field `answer`")
+        hint = "; it has tests, which mode py runs" if task.metadata.get("tests") else ""
+        raise InvalidInput(
+            f"task {task.task_id!r} has no answer to compare with; give it one in the field `answer`{hint}"
+        )
     return answers
 
 

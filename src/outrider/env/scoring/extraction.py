@@ -6,10 +6,24 @@ from typing import NamedTuple
 
 _BRACES = re.compile(
     r"(?P<box>\\(?:boxed|fbox)\s*+\{)(?P<simple>[^{}\\]*+\})?+"
+    r"|(?P<bare>\\(?:boxed|fbox)(?![A-Za-z])\s*+)"
     r"|(?:\\(?!boxed|fbox).)++|(?P<opened>\{++)|(?P<closed>\}++)",
     re.DOTALL,
 )
-"""A box, with its content if that has no braces; or a run of escapes, of opening or of closing braces."""
+"""A box, with its content if that has no braces; one without braces; or a run of escapes, of opening or of closing
+braces."""
+
+_BARE_BEGINS = re.compile(
+    r"[-+]?(?:\.?\d|\\[A-Za-z$]|\$\d)|[(\[]\s*+[-+.\d\\A-Z]"
+    r"|[A-Za-z](?![A-Za-z])(?=\s*+(?:\$|\\[)\]]|[.,;]?+\s*+\Z))"
+)
+"""What a box without braces may begin with, so that prose behind the word `boxed` is none."""
+
+_BARE_PARTS = re.compile(
+    r"(?P<opened>\{)|(?P<closed>\})|(?P<word>(?<!\s)\s++[A-Za-z]{2})|(?P<end>\$|\n|\\[)\]]|\\(?:boxed|fbox))|\\.",
+    re.DOTALL,
+)
+"""Where a box without braces may end: at the end of the formula or line, before another box, or before a word."""
 
 _OPENING_TAG = re.compile("<answer>", re.IGNORECASE)
 _CLOSING_TAG = re.compile("</answer>", re.IGNORECASE)
@@ -42,9 +56,9 @@ def last_boxed(said: str) -> str:
     """Where each open box begins, and how many braces are open around it."""
     for mark in _BRACES.finditer(said, first):
         match mark.lastgroup:
-            case "simple":
-                if inside := mark["simple"][:-1].strip():
-                    last, content = mark.start("simple"), inside
+            case "simple" | "bare" as kind:
+                if inside := mark["simple"][:-1].strip() if kind == "simple" else _bare(said, mark.end()):
+                    last, content = mark.end(), inside
             case "box":
                 boxes.append((mark.end(), depth))
                 depth += 1
@@ -59,6 +73,26 @@ def last_boxed(said: str) -> str:
                         last, content = start, inside
                 depth = left
     return content
+
+
+def _bare(said: str, start: int) -> str:
+    r"""What a box without braces has from `start` on, such as `2` or `\frac{1}{2}`; empty if it is only the word."""
+    if _BARE_BEGINS.match(said, start) is None:
+        return ""
+    depth, end = 0, len(said)
+    for mark in _BARE_PARTS.finditer(said, start):
+        match mark.lastgroup:
+            case "opened":
+                depth += 1
+            case "closed" if depth:
+                depth -= 1
+            case "closed" | "end":
+                end = mark.start()
+                break
+            case "word" if not depth:
+                end = mark.start()
+                break
+    return "" if depth else said[start:end].strip().rstrip(".,;:")
 
 
 def _last_tagged(said: str) -> str:

@@ -9,6 +9,7 @@ Invariants:
 
 import asyncio
 import hashlib
+import logging
 import re
 from collections.abc import Awaitable, Callable
 
@@ -22,6 +23,8 @@ from outrider.env.scoring.config import ScorerConfig
 from outrider.env.scoring.expected import expected_answers, expected_when_scoring
 from outrider.env.scoring.protocol import Scorer
 from outrider.policy.protocol import ChatPolicy, FinishReason, Sampling
+
+_log = logging.getLogger(__name__)
 
 INSTRUCTIONS = """\
 You judge whether an answer to a question is right. Compare it with the expected answer: it is right if it says the \
@@ -54,6 +57,7 @@ class JudgeScorer(Scorer):
     """
 
     def __init__(self, config: ScorerConfig, open_judge: Callable[[], Awaitable[ChatPolicy]]) -> None:
+        self._spec = config.judge
         self._retries = config.judge_retries
         self._instructions = f"{INSTRUCTIONS}\n\n{config.judge_instructions}".strip()
         self._open_judge = open_judge
@@ -96,6 +100,10 @@ class JudgeScorer(Scorer):
         expected_answers(task)
 
     async def check(self) -> None:
+        from outrider.policy.opening import exposed_secrets  # noqa: PLC0415 most runs have no judge
+
+        for warning in [] if self._spec is None else exposed_secrets(self._spec):
+            _log.warning("%s", warning)
         await (await self._opened()).check()
 
     async def close(self) -> None:

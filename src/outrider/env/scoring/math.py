@@ -3,6 +3,7 @@ r"""The scorer of mathematics: symbolic equality, found as cheaply as possible."
 import importlib.util
 
 from outrider.core.errors import InvalidInput
+from outrider.core.extras import install_command
 from outrider.core.task import Task
 from outrider.env.protocol import Score
 from outrider.env.scoring.checker import SymbolicChecker, Verdict
@@ -67,7 +68,7 @@ class MathScorer(Scorer):
 
     async def check(self) -> None:
         if importlib.util.find_spec("math_verify") is None:
-            raise InvalidInput("the scorer `math` needs a library: pip install 'outrider[math]'")
+            raise InvalidInput(f"the scorer `math` needs a library: {install_command('math')}")
 
     async def close(self) -> None:
         await self._checker.close()

@@ -9,17 +9,18 @@ A task gives its tests in `metadata.tests`, in one of three forms:
   output; `{"args": […], "kwargs": {…}, "result": …}` is a call of the entry point and what it must return.
 
 `metadata.entry_point` names the function that the submission must define, `metadata.setup` is code that is run before
-the tests.
+the tests, `metadata.prelude` code that is put before the submission, which may leave out what the task began with.
 """
 
 import ast
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from outrider.core.bounds import PositiveCount, PositiveSeconds, check_bounds
 from outrider.core.decoding import convert
 from outrider.core.errors import EnvError, InvalidInput, ScoreError
 from outrider.core.task import Task
@@ -41,11 +42,12 @@ class InputOutput(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     output: str
 
 
-class _Setting(Struct, frozen=True):
+class Setting(Struct, frozen=True):
     """What stands beside the tests in a task's metadata."""
 
     entry_point: str = ""
     setup: str = ""
+    prelude: str = ""
 
     def examination(self, *tests: CodeTest | CallTest) -> Examination:
         return Examination(entry_point=self.entry_point, setup=self.setup, tests=tests)
@@ -61,10 +63,13 @@ class PythonTestsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     sandbox: SandboxKind = SandboxKind.BUBBLEWRAP
-    n_slots: Annotated[int, Meta(ge=1)] | None = None
+    n_slots: PositiveCount | None = None
     limits: Limits = Limits()
-    max_test_seconds: Annotated[float, Meta(gt=0)] = 60.0
+    max_test_seconds: PositiveSeconds = 60.0
     partial: bool = False
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class PythonTestsScorer(Scorer):
@@ -88,6 +93,8 @@ class PythonTestsScorer(Scorer):
             raise ScoreError(str(exc), stage="score") from exc
         if refusal := unusable(program):
             return Score(reward=0.0, output=program[:1000], metrics={"pass_fraction": 0.0}, explanation=refusal)
+        if prelude := task.metadata.get("prelude"):
+            program = f"{prelude}\n\n{program}"
         try:
             verdicts = await self._verdicts(program, tests)
             mechanism = await self._sandbox.mechanism()
@@ -177,15 +184,21 @@ def unusable(program: str) -> str:
 
 def read_tests(task: Task) -> Tests:
     """The tests of a task. Raises `InvalidInput` if it has none, or none that can be used."""
+    if not task.metadata.get("tests"):
+        hint = "" if task.answer is None else "; it has an answer, which other modes score, such as math"
+        raise InvalidInput(
+            f"task {task.task_id!r} has no tests{hint}; mode py needs `tests`: a list of asserts, a test program, or a "
+            "list of pairs"
+        )
     try:
-        setting = convert(dict(task.metadata), _Setting)
+        setting = convert(dict(task.metadata), Setting)
         ast.parse(setting.setup)
         return _read(task.metadata.get("tests"), setting)
     except (ValueError, SyntaxError) as exc:
         raise InvalidInput(f"task {task.task_id!r}: metadata.tests cannot be used: {exc}") from exc
 
 
-def _read(given: Any, setting: _Setting) -> Tests:
+def _read(given: Any, setting: Setting) -> Tests:
     match given:
         case str() if given.strip():
             return _program(given, setting)
@@ -216,7 +229,7 @@ def _call(pair: Any) -> CallTest:
     )
 
 
-def _program(given: str, setting: _Setting) -> Examination:
+def _program(given: str, setting: Setting) -> Examination:
     functions = [node.name for node in ast.parse(given).body if isinstance(node, ast.FunctionDef)]
     tests = [FunctionTest(name=name) for name in functions if name.startswith("test_")]
     if "check" in functions:

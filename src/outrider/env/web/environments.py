@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from outrider.core.bounds import MAX_COUNT, MAX_SECONDS, PositiveCount, Within, check_bounds
 from outrider.core.errors import InvalidInput
 from outrider.core.task import Task
 from outrider.env.protocol import Environments, Needs
-from outrider.env.scoring import ScorerConfig, scorer_of
+from outrider.env.scoring import FORM_FIELDS, ScorerConfig, scorer_by_form
 from outrider.env.web.actions import Actions
 from outrider.env.web.browser import Browser
 from outrider.env.web.ending import EndingScorer
@@ -17,7 +18,7 @@ from outrider.env.web.gate import Gate
 from outrider.env.web.hosts import AllowedHosts
 from outrider.env.web.process import require_playwright
 from outrider.env.web.site import BUNDLED, Site
-from outrider.env.web.task import web_task
+from outrider.env.web.task import WebTask, web_task
 from outrider.pool.browser.executable import find_chromium, require_display
 from outrider.pool.provider import Ability
 
@@ -31,26 +32,30 @@ class WebConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     allowed_hosts: tuple[str, ...] = ()
     pages: str | None = None
-    scorer: str = "exact_match"
+    scorer: str | None = None
     scorer_config: ScorerConfig = ScorerConfig()
     executable: str | None = None
     headless: bool = True
-    max_contexts: Annotated[int, Meta(ge=1)] = 16
-    max_contexts_per_process: Annotated[int, Meta(ge=1)] = 200
-    max_process_minutes: Annotated[float, Meta(gt=0)] = 60.0
-    action_seconds: Annotated[float, Meta(gt=0, le=300)] = 15.0
-    max_text_chars: Annotated[int, Meta(ge=100)] = 12_000
+    max_contexts: PositiveCount = 16
+    max_contexts_per_process: PositiveCount = 200
+    max_process_minutes: Annotated[float, Within(0, MAX_SECONDS / 60, above=True)] = 60.0
+    action_seconds: Annotated[float, Within(0, 300, above=True)] = 15.0
+    max_text_chars: Annotated[int, Within(100, MAX_COUNT)] = 12_000
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class WebEnvironments(Environments):
     """`make` reads the task; the browser is started by the first `reset`."""
 
     Config: ClassVar[type[WebConfig]] = WebConfig
+    task_fields = FORM_FIELDS.union(WebTask.__struct_fields__)
 
     def __init__(self, config: WebConfig) -> None:
         AllowedHosts(config.allowed_hosts)
         self._config = config
-        self._scorer = scorer_of(config.scorer, config.scorer_config)
+        self._scorer = scorer_by_form(config.scorer, config.scorer_config, usual="exact_match")
         self._browser: Browser | None = None
 
     def make(self, task: Task) -> WebEnvironment:

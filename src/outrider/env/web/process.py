@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from outrider.core.clock import Clock
 from outrider.core.errors import AttemptError, EnvError, InvalidInput
+from outrider.core.extras import install_command
 from outrider.pool.browser.flags import NETWORK, NOWHERE, environment, has_sandbox
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def require_playwright() -> None:
     try:
         from playwright.async_api import Page  # noqa: PLC0415
     except ImportError as exc:
-        raise InvalidInput("web tasks need Playwright: pip install 'outrider[web]'") from exc
+        raise InvalidInput(f"web tasks need Playwright: {install_command('web')}") from exc
     if not hasattr(Page, "aria_snapshot"):
-        raise InvalidInput("web tasks need Playwright 1.59 or newer: pip install --upgrade 'outrider[web]'")
+        raise InvalidInput(f"web tasks need Playwright 1.59 or newer: {install_command('web')}")
 
 
 class BrowserLink:

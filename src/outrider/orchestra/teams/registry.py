@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from outrider.agent.function import made
+from outrider.core.bounds import PositiveCount, check_bounds
 from outrider.core.errors import InvalidInput
 from outrider.core.loading import load
 from outrider.core.settings import settings_of
@@ -49,8 +50,11 @@ class AgentChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     system: str | None = None
     prompt: str | None = None
     sampling: Sampling | None = None
-    max_context_tokens: int | None = None
+    max_context_tokens: PositiveCount | None = None
     eviction: Eviction | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class TeamChanges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

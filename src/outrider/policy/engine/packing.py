@@ -9,7 +9,7 @@ BYTES_PER_ID = 4
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:
-    """Raises `OverflowError` or `TypeError` for what is no 32 bit number."""
+    """Raises `OverflowError` or `TypeError` for what is not a 32-bit number."""
     return _little_endian(array("i", ids))
 
 

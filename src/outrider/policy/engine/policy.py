@@ -18,7 +18,7 @@ from outrider.policy.engine.rendering import Prompt, Rendering
 from outrider.policy.engine.statistics import EngineStatistics
 from outrider.policy.engine.template import ChatTemplate, chatml
 from outrider.policy.engine.tokenizer import Tokenizer
-from outrider.policy.protocol import ChatPolicy, Completion, FinishReason, Sampling, Tokens, Usage
+from outrider.policy.protocol import ChatPolicy, Completion, FinishReason, Probe, Sampling, Tokens, Usage
 
 _DEFAULT = Sampling()
 
@@ -88,7 +88,7 @@ class EnginePolicy(ChatPolicy):
         with boundary(PolicyError, STAGE):
             return self._completion(prompt, reply, queue_seconds)
 
-    async def check(self) -> None: ...
+    async def check(self, sampling: Sampling | None = None, probe: Probe | None = None) -> None: ...
 
     async def close(self) -> None:
         """Calls that are under way fail."""
@@ -160,4 +160,4 @@ def _refuse_nonsense(ids: Sequence[int], logprobs: Sequence[float]) -> None:
     if len(logprobs) not in (0, len(ids)):
         raise PolicyError(f"the engine gave {len(logprobs)} log-probabilities for {len(ids)} tokens", stage=STAGE)
     if not math.isfinite(sum(logprobs)):
-        raise PolicyError("the engine gave a log-probability that is no finite number", stage=STAGE)
+        raise PolicyError("the engine gave a log-probability that is not a finite number", stage=STAGE)

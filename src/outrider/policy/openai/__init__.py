@@ -1,5 +1,4 @@
-"""The model client for any OpenAI-compatible endpoint."""
+"""The client for model servers with OpenAI's chat completions.
 
-from outrider.policy.openai.policy import OpenAIPolicy, open_openai_policy
-
-__all__ = ["OpenAIPolicy", "open_openai_policy"]
+What only names servers and keys does not load the HTTP client: import from the modules.
+"""

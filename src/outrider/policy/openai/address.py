@@ -7,7 +7,6 @@ A key goes only to the servers that it was named for:
 """
 
 import os
-from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
 from msgspec.structs import replace
@@ -15,6 +14,8 @@ from yarl import URL
 
 from outrider.core.errors import InvalidInput
 from outrider.core.secret import Secret, is_secret_name
+from outrider.core.variables import variable
+from outrider.policy.extras import without_secrets
 from outrider.policy.spec import NO_KEY, PolicySpec
 
 PUBLIC_URL = "https://api.openai.com/v1"
@@ -65,24 +66,19 @@ def keys_of(spec: PolicySpec) -> dict[URL, Secret]:
     return {origin: Secret(_value(name)) for origin, name in key_variables(spec).items()}
 
 
-def exposed_keys(variables: Mapping[URL, str]) -> Iterator[str]:
-    """A warning for each key that would travel where others can read it."""
-    for origin, name in variables.items():
-        if is_exposed(origin):
-            yield (
-                f"the key in {name} goes to {origin} unencrypted, and whoever is in between can read it; "
-                f"use https, or --api-key-env {NO_KEY}"
-            )
-
-
 def is_exposed(url: URL) -> bool:
     """Whether others can read what is sent there: it is not encrypted, and leaves this machine."""
     return url.scheme == "http" and not _is_here(url.host or "")
 
 
 def moved(own: PolicySpec, *, model: str, urls: tuple[str, ...]) -> PolicySpec:
-    """The policy where a trainer publishes it. A key for certain servers does not go to another that is published."""
+    """The policy where a trainer publishes it. A key for certain servers does not go to another that is published.
+
+    Nor do the secrets in its headers and further fields.
+    """
     spec = replace(own, model=model, base_urls=urls)
+    if not {url.origin() for url in base_urls(spec)} <= {url.origin() for url in base_urls(own)}:
+        spec = without_secrets(spec)
     if urls == own.base_urls or len(own.api_key_env) == 1:
         return spec
     known = _named(own.api_key_env, base_urls(own)) if own.api_key_env else _by_default(own, base_urls(own))
@@ -108,10 +104,10 @@ def _named(names: tuple[str, ...], urls: list[URL]) -> dict[URL, str]:
     return {origin: name for origin, name in found.items() if name != NO_KEY}
 
 
-def _value(variable: str) -> str:
-    key = os.environ.get(variable, "").strip()
+def _value(name: str) -> str:
+    key = (variable(name) or "").strip()
     if not (key.isascii() and key.isprintable()):
-        raise InvalidInput(f"the environment variable {variable} does not hold a key: it has odd characters")
+        raise InvalidInput(f"the environment variable {name} does not hold a key: it has odd characters")
     return key
 
 

@@ -23,8 +23,8 @@ class Deadline:
         self._has_expired = False
 
     @property
-    def has_expired(self) -> bool:
-        return self._has_expired
+    def is_set(self) -> bool:
+        return self._timer is not None
 
     @property
     def left_seconds(self) -> float:

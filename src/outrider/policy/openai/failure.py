@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from outrider.core.decoding import from_json
-from outrider.core.errors import ContextOverflow, PolicyError, PolicyUnusable
+from outrider.core.errors import ContextOverflow, PolicyError, PolicyRefused, PolicyUnusable
 from outrider.policy.openai.backoff import asked_pause
 from outrider.policy.openai.reply import glimpse
 
@@ -31,7 +31,19 @@ OVERFLOW_PHRASES = (
     "reduce the length of",
     "exceed the configured limit",
 )
-NO_MODEL_PHRASES = ("does not exist", "not found", "not exist", "no such model", "unknown model")
+NO_MODEL_PHRASES = (
+    "does not exist",
+    "not found",
+    "not exist",
+    "no such model",
+    "unknown model",
+    "invalid model name",  # LiteLLM
+)
+PINNED = "server is pinned to"
+"""How transformers serve refuses other models than the one that it was started with."""
+
+NO_KEY_CODES = frozenset({"no_db_connection"})
+"""LiteLLM answers a key that it does not know with 400, since it has no database to look it up in."""
 
 
 class Setback(PolicyError):
@@ -81,6 +93,8 @@ class Refusal(Struct, frozen=True, kw_only=True):
     def names_no_model(self) -> bool:
         if "model_not_found" in self.codes:
             return True
+        if self.status == 400 and PINNED in self.text:  # noqa: PLR2004 bad request
+            return True
         is_not_found = self.status in (400, 404) and "model" in self.text
         return is_not_found and any(phrase in self.text for phrase in NO_MODEL_PHRASES)
 
@@ -122,7 +136,7 @@ def error_of(
     refusal: Refusal, headers: Mapping[str, str], *, model: str, key_variable: str | None, url: str, now: float
 ) -> PolicyError:
     """The error to raise; a `Setback` if the call may be tried again."""
-    said = f"{url} answered {refusal.status}: {refusal.message}"
+    said = f"{url} answered {refusal.status}: {refusal.message.rstrip('.')}"
     if _is_fatal(refusal):
         if "location" in headers:
             said = f"{said}. It points to {headers['location']}"
@@ -134,7 +148,8 @@ def error_of(
         is_overload = status in OVERLOADED
         asked = asked_pause(headers, now)
         return Setback(said, asked_seconds=asked, is_overload=is_overload, is_fault=status != 429)  # noqa: PLR2004
-    return PolicyError(said, stage="policy.complete")
+    kind = PolicyError if status == 403 else PolicyRefused  # noqa: PLR2004 moderation may let the next answer pass
+    return kind(said, stage="policy.complete")
 
 
 def _is_fatal(refusal: Refusal) -> bool:
@@ -142,13 +157,13 @@ def _is_fatal(refusal: Refusal) -> bool:
         return False  # one conversation was refused, not the key
     if refusal.status in (401, 402, 403, 404) or 300 <= refusal.status < 400:  # noqa: PLR2004
         return True
-    return bool(refusal.codes & NO_MONEY) or refusal.names_no_model
+    return bool(refusal.codes & (NO_MONEY | NO_KEY_CODES)) or refusal.names_no_model
 
 
 def _unusable(refusal: Refusal, said: str, *, model: str, key_variable: str | None, url: str) -> PolicyUnusable:
     if refusal.names_no_model:
         return UnknownModel(f"{url} has no model {model!r} ({refusal.message})", stage="policy.complete")
-    if refusal.status in (401, 403):
+    if refusal.status in (401, 403) or refusal.codes & NO_KEY_CODES:
         key = (
             "No key was sent: name the variable that holds its key with --api-key-env"
             if key_variable is None

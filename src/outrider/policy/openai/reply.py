@@ -137,7 +137,7 @@ def decode(body: bytes) -> Reply:
     try:
         return from_json(_repaired(body), Reply)
     except (ValueError, RecursionError) as exc:
-        raise MalformedReply(f"an answer that is no JSON: {glimpse(body)}") from exc
+        raise MalformedReply(f"an answer that is not JSON: {glimpse(body)}") from exc
 
 
 def glimpse(body: bytes, length: int = 200) -> str:
@@ -222,7 +222,7 @@ def _tokens(choice: Choice, prompt_ids: list[int] | None) -> Tokens | None:
             prompt_ids=_packed("i", prompt), completion_ids=_packed("i", ids), logprobs=_packed("f", logprobs)
         )
     except OverflowError as exc:
-        raise MalformedReply(f"a token id that is no 32 bit number: {exc}") from exc
+        raise MalformedReply(f"a token id that is not a 32-bit number: {exc}") from exc
 
 
 def _packed(kind: str, values: Iterable[float]) -> bytes:

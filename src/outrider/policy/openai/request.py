@@ -1,7 +1,7 @@
 """A conversation as the JSON body of a chat completion, in the dialect of the server it goes to."""
 
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -61,6 +61,8 @@ class Request(Struct, frozen=True, kw_only=True):
     tools: Sequence[ToolSpec] = ()
     sampling: Sampling = _SAMPLING
     wants_stream: bool = False
+    extra: Mapping[str, Any] = {}
+    """Fields that are put over those of the request as they are."""
 
     @property
     def has_reasoning(self) -> bool:
@@ -87,21 +89,32 @@ class Request(Struct, frozen=True, kw_only=True):
             content["stream"] = True
             if dialect.has_stream_usage:
                 content["stream_options"] = {"include_usage": True}
-        if sampling is _SAMPLING:
-            return content
-        chosen = {
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_tokens" if dialect.has_max_tokens else "max_completion_tokens": sampling.max_tokens,
-            "seed": sampling.seed,
-            "stop": sampling.stop or None,
-        }
-        content.update((name, value) for name, value in chosen.items() if value is not None)
-        if sampling.logprobs:
-            content["logprobs"] = True
-            if dialect.gives_token_ids:
-                content.update(dict.fromkeys(TOKEN_ID_FIELDS, True))
+        if sampling is not _SAMPLING:
+            content.update(_chosen(sampling, dialect))
+        content.update(self.extra)
         return content
+
+
+def _chosen(sampling: Sampling, dialect: Dialect) -> dict[str, Any]:
+    """What of the sampling is not left to the server.
+
+    `top_k` is no field of OpenAI's own; the servers that know it take it beside the others.
+    """
+    chosen = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens" if dialect.has_max_tokens else "max_completion_tokens": sampling.max_tokens,
+        "seed": sampling.seed,
+        "stop": sampling.stop or None,
+        "top_k": sampling.top_k,
+        "reasoning_effort": sampling.reasoning_effort,
+    }
+    content = {name: value for name, value in chosen.items() if value is not None}
+    if sampling.logprobs:
+        content["logprobs"] = True
+        if dialect.gives_token_ids:
+            content.update(dict.fromkeys(TOKEN_ID_FIELDS, True))
+    return content
 
 
 def _messages(messages: Iterable[Message], dialect: Dialect) -> list[dict[str, Any]]:

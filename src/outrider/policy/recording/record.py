@@ -19,7 +19,7 @@ from outrider.core.crash_points import reached
 from outrider.core.errors import ContextOverflow, InvalidInput, PolicyError
 from outrider.core.files import private
 from outrider.core.tasks import uninterrupted
-from outrider.policy.protocol import ChatPolicy, Completion, Sampling
+from outrider.policy.protocol import ChatPolicy, Completion, Probe, Sampling
 from outrider.policy.recording.call import RecordedCall, request_of
 
 
@@ -48,8 +48,8 @@ class RecordingPolicy(ChatPolicy):
         await self._lines.append(RecordedCall(session=session, request=request, completion=completion))
         return completion
 
-    async def check(self) -> None:
-        await self._inner.check()
+    async def check(self, sampling: Sampling | None = None, probe: Probe | None = None) -> None:
+        await self._inner.check(sampling, probe)
 
     async def close(self) -> None:
         try:

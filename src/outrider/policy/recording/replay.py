@@ -20,7 +20,7 @@ import msgspec
 from outrider.core.chat import Message, ToolSpec
 from outrider.core.decoding import from_json, json_decoder
 from outrider.core.errors import ContextOverflow, InvalidInput, PolicyError
-from outrider.policy.protocol import ChatPolicy, Completion, Sampling
+from outrider.policy.protocol import ChatPolicy, Completion, Probe, Sampling
 from outrider.policy.recording.call import MARK_CHARACTERS, SCHEMA, RecordedCall, RecordedLine, Request, request_of
 
 PREFIX = "replay:"
@@ -105,7 +105,7 @@ class ReplayPolicy(ChatPolicy):
             raise ContextOverflow(call.overflow, stage="policy.replay")
         return call.completion
 
-    async def check(self) -> None: ...
+    async def check(self, sampling: Sampling | None = None, probe: Probe | None = None) -> None: ...
 
     async def close(self) -> None:
         if self._descriptor is not None:

@@ -19,7 +19,7 @@ Turn = tuple[Action, ...]
 """What is done between two looks at the screen."""
 
 RULES = "You use a computer to do a task."
-"""How the system message of such a conversation begins."""
+"""How the environment's own part of the system message begins."""
 
 _CODE = "pyautogui"
 _SCREEN = re.compile(r"The screen is (\d+) by (\d+) pixels")
@@ -138,7 +138,7 @@ class OsworldScript:
     """Solves the bundled tasks, in either action space, by tools or by text."""
 
     def understands(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:  # noqa: ARG002
-        return bool(messages) and messages[0].content.startswith(RULES)
+        return bool(_rules(messages))
 
     def solve(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Message:
         """The next turn; or a pause, as long as the screen stands as it stood before the last one."""
@@ -154,7 +154,7 @@ class OsworldScript:
         n_said = sum(message.role is Role.ASSISTANT for message in messages)
         if n_said >= _MAX_GUESSES or rng.random() < 1 / _MAX_GUESSES:
             return _written((DONE,), messages, tools)
-        found = _SCREEN.search(messages[0].content)
+        found = _SCREEN.search(_rules(messages))
         width, height = (int(found[1]), int(found[2])) if found else (1, 1)
         x, y = rng.randrange(width), rng.randrange(height)
         action = rng.choice(
@@ -169,6 +169,13 @@ class OsworldScript:
             )
         )
         return _written((action,), messages, tools)
+
+
+def _rules(messages: Sequence[Message]) -> str:
+    """What the environment says of itself, whatever a user has put before it; nothing in other conversations."""
+    said = "\n".join(message.content for message in messages if message.role is Role.SYSTEM)
+    _, found, rules = said.partition(RULES)
+    return found + rules
 
 
 def _plan(messages: Sequence[Message]) -> tuple[Turn, ...]:
@@ -220,7 +227,7 @@ def _written(turn: Turn, messages: Sequence[Message], tools: Sequence[ToolSpec])
 
 
 def _fenced(turn: Turn, messages: Sequence[Message]) -> str:
-    if _CODE in messages[0].content:
+    if _CODE in _rules(messages):
         return f"```python\n{_code(turn)}\n```"
     return f"```json\n{json.dumps([{'action_type': name, 'parameters': given} for name, given in turn])}\n```"
 

@@ -11,11 +11,12 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Struct
 
+from outrider.core.bounds import Seconds, Seed, Share, check_bounds
 from outrider.core.chat import Message, ToolSpec
 from outrider.core.clock import Clock, SystemClock, sleep
 from outrider.core.decoding import convert
 from outrider.core.errors import InvalidInput, PolicyError, boundary
-from outrider.policy.protocol import ChatPolicy, Completion, FinishReason, Sampling, Tokens, Usage
+from outrider.policy.protocol import ChatPolicy, Completion, FinishReason, Probe, Sampling, Tokens, Usage
 from outrider.policy.scripted.protocol import Script
 from outrider.policy.scripted.tokens import n_tokens, tokens_of
 
@@ -30,9 +31,12 @@ _CHARACTERS_PER_TOKEN = 4
 class ScriptOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What may stand behind the question mark. `latency` is how many seconds an answer takes, as a model's would."""
 
-    p: float = 0.0
-    latency: float = 0.0
-    seed: int = 0
+    p: Share = 0.0
+    latency: Seconds = 0.0
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 @runtime_checkable
@@ -84,7 +88,7 @@ class ScriptedPolicy(ChatPolicy):
         usage = _usage(messages, message, tokens)
         return Completion(message=message, finish_reason=reason, usage=usage, tokens=tokens, model=self._name)
 
-    async def check(self) -> None: ...
+    async def check(self, sampling: Sampling | None = None, probe: Probe | None = None) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -138,14 +142,9 @@ def options_of(model: str) -> ScriptOptions:
     if query and not given:
         raise InvalidInput(f"{model!r}: write options as builtin:{name}?option=value&option=value")
     try:
-        options = convert({"p": GUESSING[name], **given}, ScriptOptions, strict=False)
-    except msgspec.ValidationError as exc:
+        return convert({"p": GUESSING[name], **given}, ScriptOptions, strict=False)
+    except (msgspec.ValidationError, InvalidInput) as exc:
         raise InvalidInput(f"{model!r}: {exc}") from exc
-    if not 0 <= options.p <= 1:
-        raise InvalidInput(f"{model!r}: p is {options.p:g}; give a probability, from 0 to 1")
-    if not (math.isfinite(options.latency) and options.latency >= 0):
-        raise InvalidInput(f"{model!r}: latency is {options.latency:g}; give seconds, 0 or more")
-    return options
 
 
 def _nearest(name: str, names: Sequence[str] | Mapping[str, float]) -> str:

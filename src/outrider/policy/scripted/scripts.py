@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from outrider.policy.scripted.games import GamesScript
+from outrider.policy.scripted.greeting import GreetingScript
 from outrider.policy.scripted.math import MathScript
 from outrider.policy.scripted.osworld import OsworldScript
 from outrider.policy.scripted.protocol import Script
@@ -22,4 +23,4 @@ def bundled_scripts() -> Mapping[str, Script]:
         "osworld": OsworldScript(),
         "python": PythonScript(),
     }
-    return {"teams": TeamsScript(domains), **domains}
+    return {"teams": TeamsScript(domains), **domains, "greetings": GreetingScript()}

@@ -18,7 +18,9 @@ from typing import Any
 from msgspec import Struct
 
 from outrider.core.errors import InvalidInput, MachineError
+from outrider.core.extras import install_command
 from outrider.core.tasks import uninterrupted
+from outrider.core.variables import variable
 from outrider.pool.aws.launch import LAUNCH, MACHINE, OWNER, AwsSettings, Recipe
 
 _log = logging.getLogger(__name__)
@@ -167,7 +169,7 @@ class Ec2:
         try:
             from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped] # noqa: PLC0415
         except ImportError as exc:
-            raise InvalidInput("machines on AWS need: pip install 'outrider[aws]'") from exc
+            raise InvalidInput(f"machines on AWS need: {install_command('aws')}") from exc
         try:
             with self._opening:
                 if self._client is None:
@@ -203,5 +205,14 @@ def _client(settings: AwsSettings) -> Any:
         retries={"mode": "adaptive", "total_max_attempts": N_ATTEMPTS},
         max_pool_connections=N_THREADS,
     )
-    session = boto3.session.Session(region_name=settings.region)
+    session = boto3.session.Session(region_name=settings.region, **_credentials())
     return session.client("ec2", endpoint_url=settings.endpoint_url, config=config)
+
+
+def _credentials() -> dict[str, str | None]:
+    """Those in the environment, which boto3 itself does not find where they are withheld from agents."""
+    key, secret = variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY")
+    if not (key and secret):
+        return {}
+    token = variable("AWS_SESSION_TOKEN")
+    return {"aws_access_key_id": key, "aws_secret_access_key": secret, "aws_session_token": token}

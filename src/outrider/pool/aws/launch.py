@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from outrider.core.errors import InvalidInput
+from outrider.core.bounds import Port, PositiveCount, PositiveSeconds, check_bounds
 from outrider.pool.osworld_protocol.client import DEFAULT_PORT
 from outrider.pool.osworld_protocol.machine import PROBE_SECONDS
 
@@ -32,24 +32,21 @@ class AwsSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     use_public_address: bool = False
     """Whether instances are given a public address and are reached there; else at their private one."""
 
-    port: int = DEFAULT_PORT
+    port: Port = DEFAULT_PORT
     """Where OSWorld's server answers in the instance."""
 
-    max_minutes: int = 360
+    max_minutes: PositiveCount = 360
     """An instance shuts itself down and is terminated so long after its start, whoever has died."""
 
-    boot_seconds: float = 240.0
+    boot_seconds: PositiveSeconds = 240.0
     """How long an instance may take, from its launch, until its server answers."""
 
-    probe_seconds: float = PROBE_SECONDS
+    probe_seconds: PositiveSeconds = PROBE_SECONDS
     endpoint_url: str | None = None
     """Of a cloud that speaks EC2's API; None: Amazon's."""
 
     def __post_init__(self) -> None:
-        if self.max_minutes < 1:
-            raise InvalidInput(f"max_minutes is {self.max_minutes}: an instance lives for at least 1")
-        if not 0 < self.port < 1 << 16:
-            raise InvalidInput(f"port is {self.port}: ports are 1 to {(1 << 16) - 1}")
+        check_bounds(self)
 
 
 class Recipe(Struct, frozen=True, kw_only=True):

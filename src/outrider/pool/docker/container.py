@@ -6,8 +6,9 @@ import secrets
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from outrider.core.bounds import MAX_BYTES, MAX_COUNT, PositiveCount, Within, check_bounds
 from outrider.core.errors import MachineError
 from outrider.core.tasks import uninterrupted
 from outrider.pool.docker.command import run
@@ -40,10 +41,13 @@ class DockerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     user: str | None = None
     """Who runs it all; else whom the image names, else root."""
 
-    memory_bytes: Annotated[int, Meta(ge=6 * 2**20)] | None = None
-    n_cpus: Annotated[float, Meta(gt=0)] | None = None
-    n_processes: Annotated[int, Meta(ge=1)] | None = 1024
+    memory_bytes: Annotated[int, Within(6 * 2**20, MAX_BYTES)] | None = None
+    n_cpus: Annotated[float, Within(0, MAX_COUNT, above=True)] | None = None
+    n_processes: PositiveCount | None = 1024
     """Processes and threads."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class Recipe(Struct, frozen=True, kw_only=True):

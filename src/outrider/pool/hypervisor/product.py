@@ -6,6 +6,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from outrider.core.bounds import Port, PositiveSeconds, check_bounds
 from outrider.core.errors import MachineError
 from outrider.core.tasks import uninterrupted
 from outrider.pool.osworld_protocol.client import DEFAULT_PORT
@@ -27,16 +28,19 @@ class HypervisorSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     clone: bool = True
     """Whether machines are clones of the image; else the image itself is the one machine there is."""
 
-    port: int = DEFAULT_PORT
+    port: Port = DEFAULT_PORT
     """Where OSWorld's server answers in the guest."""
 
-    boot_seconds: float = 300.0
+    boot_seconds: PositiveSeconds = 300.0
     """How long a guest may take, from its start, until its server answers."""
 
-    command_seconds: float = 120.0
+    command_seconds: PositiveSeconds = 120.0
     """How long the command line may take for anything else."""
 
-    probe_seconds: float = PROBE_SECONDS
+    probe_seconds: PositiveSeconds = PROBE_SECONDS
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class Hypervisor(Protocol):

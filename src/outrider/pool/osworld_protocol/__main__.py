@@ -27,7 +27,10 @@ FAILED, REFUSED = 1, 2
 @click.option("--width", type=click.IntRange(min=1), metavar="PIXELS")
 @click.option("--height", type=click.IntRange(min=1), metavar="PIXELS")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="There is no password: what reaches it has the machine."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="No password is asked: who can reach it controls the machine.",
 )
 @click.option("--name", "names", multiple=True, help="A name by which clients ask for it, beside its addresses.")
 @click.option("--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0: any.")

@@ -103,7 +103,7 @@ class OsworldComputer:
     async def screenshot(self) -> bytes:
         answer = await self._look("GET", "/screenshot")
         if not answer.body.startswith(PNG):
-            raise self._error("/screenshot", "what came is no PNG")
+            raise self._error("/screenshot", "the answer is not a PNG")
         return answer.body
 
     async def input(self, events: Sequence[Input]) -> None:
@@ -268,7 +268,7 @@ class OsworldComputer:
         try:
             return int(told["width"]), int(told["height"])
         except (KeyError, TypeError, ValueError) as exc:
-            raise self._error(path, f"{told} is no size") from exc
+            raise self._error(path, f"{told} is not a size") from exc
 
     def _converted(self, answer: _Answer, kind: Any, path: str) -> Any:
         try:

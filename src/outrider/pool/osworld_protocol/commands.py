@@ -95,13 +95,13 @@ async def _execute_with_verification(request: web.Request) -> web.Response:
     done = await _executed(front, told, SERVER_LIMIT_SECONDS)
     if done.returncode is None:
         return failure(f"the command timed out after {SERVER_LIMIT_SECONDS:g} seconds")
-    clock = asyncio.get_running_loop()
-    began = clock.time()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     while (  # noqa: ASYNC110 a machine tells nobody when a window comes
-        not (holds := await wanted.holds(front)) and clock.time() - began + interval <= most
+        not (holds := await wanted.holds(front)) and loop.time() - began + interval <= most
     ):
         await asyncio.sleep(interval)
-    facts = {"verification": "passed" if holds else "failed", "wait_time": clock.time() - began}
+    facts = {"verification": "passed" if holds else "failed", "wait_time": loop.time() - began}
     status = "success" if holds else "verification_failed"
     return web.json_response(_answer(done, status) | facts, status=200 if holds else 500)
 

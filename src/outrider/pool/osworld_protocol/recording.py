@@ -30,11 +30,11 @@ class Recording:
         return self._animation.png()
 
     async def _look(self) -> None:
-        clock = asyncio.get_running_loop()
-        until = clock.time() + MAX_SECONDS
-        while clock.time() < until:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + MAX_SECONDS
+        while loop.time() < until:
             with suppress(MachineError):
-                self._animation.add(await self._computer.screenshot(), clock.time())
+                self._animation.add(await self._computer.screenshot(), loop.time())
             await asyncio.sleep(INTERVAL_SECONDS)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 from msgspec import Struct
 
+from outrider.core.bounds import PositiveSeconds, check_bounds
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.core.settings import settings_of
 from outrider.pool.claims import Claim
@@ -40,14 +41,17 @@ class AttachSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reset_url: str | None = None
     """An address to POST to. `{host}` and `{port}` stand for the machine."""
 
-    reset_seconds: float = 300.0
+    reset_seconds: PositiveSeconds = 300.0
     """How long a reset may take until the machine answers again."""
 
-    probe_seconds: float = PROBE_SECONDS
+    probe_seconds: PositiveSeconds = PROBE_SECONDS
     """How long a sound machine takes, at the most, to answer and to show its screen."""
 
     reuse: bool = False
     """Hand a machine on as its last holder left it, where there is no way to reset it."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class AttachedMachine(OsworldMachine):
@@ -186,7 +190,7 @@ def _endpoint(text: str) -> Endpoint:
     found = _ENDPOINT.fullmatch(text.strip())
     port = int(found["port"] or DEFAULT_PORT) if found else 0
     if found is None or not 0 < port < 1 << 16:
-        raise InvalidInput(f"attach: {text!r} is no machine; write host:port, such as 10.0.0.5:{DEFAULT_PORT}")
+        raise InvalidInput(f"attach: {text!r} is not a machine; write host:port, such as 10.0.0.5:{DEFAULT_PORT}")
     return Endpoint(found["v6"] or found["host"], port)
 
 

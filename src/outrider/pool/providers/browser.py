@@ -13,10 +13,11 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from outrider.core.bounds import PositiveCount, check_bounds
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.core.files import write_private
 from outrider.core.memory import check_room
@@ -48,7 +49,10 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class BrowserSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The process of a browser is replaced after `max_uses_per_process` resets, and whenever it cannot be cleaned."""
 
-    max_uses_per_process: Annotated[int, Meta(ge=1)] = 200
+    max_uses_per_process: PositiveCount = 200
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class BrowserMachine:

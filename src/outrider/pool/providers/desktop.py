@@ -14,6 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from outrider.core.bounds import SomeBytes, check_bounds
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.core.memory import check_room
 from outrider.core.settings import settings_of
@@ -114,7 +115,7 @@ class DesktopProvider:
     abilities = frozenset({Ability.SCREEN, Ability.COMMANDS, Ability.TREE, Ability.TERMINAL})
 
     def __init__(
-        self, *, width: int = 1280, height: int = 800, disk_bytes: int = 256 * MIB, shown: tuple[str, ...] = ()
+        self, *, width: int = 1920, height: int = 1080, disk_bytes: int = 256 * MIB, shown: tuple[str, ...] = ()
     ) -> None:
         for name, value in (("width", width), ("height", height)):
             if value not in SIZES:
@@ -228,8 +229,11 @@ async def _end(pid: int, label: tuple[str, str]) -> None:
 class DesktopSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`disk_bytes` bounds each of home, `/tmp`, `/run` and shared memory; `shown` are folders of the host to read."""
 
-    disk_bytes: int = 256 * MIB
+    disk_bytes: SomeBytes = 256 * MIB
     shown: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 def provider_of(spec: MachineSpec) -> DesktopProvider:

@@ -4,6 +4,7 @@ import asyncio
 import re
 from pathlib import Path
 
+from outrider.core.bounds import Count
 from outrider.core.errors import InvalidInput, MachineError
 from outrider.core.settings import settings_of
 from outrider.pool.hypervisor.product import CommandLine, HypervisorSettings, folder_of, labels_in, remove_files
@@ -26,7 +27,7 @@ _SNAPSHOT = re.compile(r'^SnapshotName(?:-\d+)*="(?P<name>.*)"$', re.MULTILINE)
 class VirtualboxSettings(HypervisorSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`network` is which of the guest's network cards this host reaches it by, counted from 0."""
 
-    network: int = 0
+    network: Count = 0
 
 
 class _VBoxManage(CommandLine):

@@ -97,7 +97,7 @@ class QemuComputer:
             raise MachineRefusal("this virtual machine has no accessibility tree", stage="machine.accessibility_tree")
         told = await self.execute(self._tree, timeout=ANSWER_SECONDS)
         if told.returncode != 0:
-            raise MachineError(f"the windows cannot be told: {told.stderr}", stage="machine.accessibility_tree")
+            raise MachineError(f"the windows cannot be listed: {told.stderr}", stage="machine.accessibility_tree")
         return told.stdout
 
     async def terminal_text(self) -> str | None:

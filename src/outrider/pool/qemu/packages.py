@@ -91,7 +91,7 @@ def _ask(*arguments: str) -> str:
     try:
         done = subprocess.run(["dpkg-query", *arguments], check=True, capture_output=True, text=True, timeout=_SECONDS)
     except FileNotFoundError as exc:
-        raise InvalidInput("a desktop guest is made of Debian's packages, and this host is no Debian") from exc
+        raise InvalidInput("a desktop guest is made of Debian's packages, and this host is not Debian") from exc
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as exc:
         raise InvalidInput(f"dpkg-query has failed: {exc}") from exc
     return done.stdout

@@ -2,18 +2,16 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from outrider.core.bounds import PositiveCount, PositiveSeconds, check_bounds
 from outrider.core.errors import InvalidInput
 from outrider.pool.qemu.hardware import Accelerator
 from outrider.pool.qemu.template import CLEAN
 
 WIDTHS, HEIGHTS = range(640, 2561, 8), range(480, 1601)
 """The screens that the firmware can make, in pixels."""
-
-Seconds = Annotated[float, Meta(gt=0)]
 
 
 class Reset(StrEnum):
@@ -30,18 +28,21 @@ class QemuOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     reset: Reset = Reset.CLONE
     accelerator: Accelerator = Accelerator.AUTO
-    memory_mb: Annotated[int, Meta(ge=1)] | None = None
+    memory_mb: PositiveCount | None = None
     """None: as the image says."""
     program: str = "qemu-system-x86_64"
     folder: str | None = None
     """For sockets and logs. None: a folder of this user under the system's folder for temporary files."""
     cache: str | None = None
     """For snapshots, which are as large as the memory. None: in the image's folder."""
-    probe_seconds: Seconds = 10.0
-    start_seconds: Seconds = 60.0
+    probe_seconds: PositiveSeconds = 10.0
+    start_seconds: PositiveSeconds = 60.0
     """How long a clone may take until it answers."""
-    kvm_seconds: Seconds = 20.0
+    kvm_seconds: PositiveSeconds = 20.0
     """How long a guest may take to start with KVM before it counts as not working here."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class QemuSettings(QemuOptions, frozen=True, kw_only=True):
@@ -49,10 +50,11 @@ class QemuSettings(QemuOptions, frozen=True, kw_only=True):
 
     image: Path
     snapshot: str = CLEAN
-    width: int = 1280
-    height: int = 800
+    width: PositiveCount = 1280
+    height: PositiveCount = 800
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         if self.width not in WIDTHS or self.height not in HEIGHTS:
             raise InvalidInput(
                 f"a virtual machine's screen cannot have {self.width} by {self.height} pixels: its width is a multiple "

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from outrider.core.bounds import PositiveCount, SomeBytes, check_bounds
 from outrider.core.crash_points import reached
 from outrider.core.errors import MachineError
 from outrider.core.files import write_private
@@ -70,11 +71,14 @@ _CHILD_PID = re.compile(rb'"child-pid"\s*:\s*(\d+)[^}]*\}')
 class Bounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a sandbox may use."""
 
-    disk_bytes: int = 256 * 2**20
+    disk_bytes: SomeBytes = 256 * 2**20
     """For each of home, /tmp and shared memory; they lie in memory, and take of it what they hold."""
 
-    n_processes: int = 512
+    n_processes: PositiveCount = 512
     """Processes and threads. Holds where root makes the sandbox; else the account's own limit does."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 class FirstProcess:

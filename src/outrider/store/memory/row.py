@@ -53,6 +53,7 @@ class Row:
             *(new.rollout_id, new.input, request.mode, request.tag, request.seed, request.group_id, request.priority),
             *(new.config, new.metadata, self.enqueued_at, self.n_failures, self.status, self.ended_at, self.reward),
             *(self.failure, self.n_attempts, self.attempt_id, self.worker_id, self.resources_version),
+            self.queues[0] if self.queues else None,
         )
 
     @property

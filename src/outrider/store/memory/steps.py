@@ -43,7 +43,7 @@ from outrider.store.rows import (
     landing,
 )
 from outrider.store.steps import (
-    ISOLATED,
+    MODES,
     Change,
     Claim,
     EventQuery,
@@ -56,10 +56,15 @@ from outrider.store.steps import (
     WorkerNote,
     config_of,
     failure_record,
+    is_isolated,
     lane_of,
 )
 
 R = TypeVar("R")
+
+
+_QUEUES = {(mode, isolated): lane_of(mode, None, isolated=isolated) for mode in MODES for isolated in (False, True)}
+"""The queues of all that waits, by mode and whether it was set aside."""
 
 
 class MemorySteps:
@@ -71,6 +76,7 @@ class MemorySteps:
         self._rows: list[Row] = []
         self._by_id: dict[str, Row] = {}
         self._queues: defaultdict[str, Lane] = defaultdict(Lane)
+        self._n_set_aside = 0
         self._numbers: defaultdict[str | None, Counter[tuple[Mode, RolloutStatus]]] = defaultdict(Counter)
         self._n_ended_first = 0
         self._live: dict[int, Row] = {}
@@ -110,13 +116,15 @@ class MemorySteps:
         self._see_worker(claim.worker_id)
         if claim.request_id is not None and (held := self._by_request.get(claim.request_id)):
             return tuple(rows.attempted_of(row.columns, rows.live_attempt(row.current)) for row in held.values())
-        names = _modes(claim) if claim.tags is None else claim.lanes
-        heads = [(head, name) for name in names if (head := self._head_of(name)) is not None]
+        names = [_QUEUES[mode, claim.isolated] for mode in claim.modes] if claim.tags is None else claim.lanes
+        heads = [(head, name) for name in names if name in self._queues and (head := self._head_of(name)) is not None]
         heapq.heapify(heads)
         claimed: list[AttemptedRollout] = []
-        while heads and len(claimed) < claim.limit:
+        while heads:
             (_, seq), name = heads[0]
             claimed.append(self._claim_row(self._rows[seq], claim))
+            if len(claimed) == claim.limit:
+                break
             if (head := self._head_of(name)) is None:
                 heapq.heappop(heads)
             else:
@@ -152,7 +160,7 @@ class MemorySteps:
         self._count(row, row.status, -1)
         row.new = new
         self._count(row, row.status, 1)
-        row.queues = _queues_of(row, isolated=before[0].startswith(ISOLATED))
+        row.queues = _queues_of(row, isolated=is_isolated(before[0]))
         for name in row.queues:
             if name not in before or priority != new.request.priority:
                 self._queues[name].add_again(new.request.priority, row.seq)
@@ -303,6 +311,7 @@ class MemorySteps:
             workers={status: busy[status] for status in WorkerStatus},
             oldest_queued_at=None if oldest is None else utc(oldest),
             next_expiry_at=None if due is None else utc(due),
+            n_set_aside=self._n_set_aside,
         )
 
     def _follow_clock(self) -> None:
@@ -333,14 +342,19 @@ class MemorySteps:
         return next(self._rows[place].enqueued_at for place in places if self._rows[place].queues)
 
     def _set_status(self, row: Row, status: RolloutStatus) -> None:
-        self._count(row, row.status, -1)
-        self._count(row, status, 1)
-        row.status = status
+        request = row.new.request
+        mode, before, row.status = request.mode, row.status, status
+        for numbers in self._numbers_of(request.tag):
+            numbers[mode, before] -= 1
+            numbers[mode, status] += 1
+
+    def _numbers_of(self, tag: str | None) -> tuple[Counter[tuple[Mode, RolloutStatus]], ...]:
+        """Those that a rollout with this tag is counted in."""
+        return (self._numbers[None],) if tag is None else (self._numbers[None], self._numbers[tag])
 
     def _count(self, row: Row, status: RolloutStatus, n: int) -> None:
-        request = row.new.request
-        for tag in (None,) if request.tag is None else (None, request.tag):
-            self._numbers[tag][request.mode, status] += n
+        for numbers in self._numbers_of(row.new.request.tag):
+            numbers[row.new.request.mode, status] += n
 
     def _row(self, rollout_id: str) -> Row:
         row = self._by_id.get(rollout_id)
@@ -435,6 +449,7 @@ class MemorySteps:
         self._leave_queues(row)
         if to.requeues:
             row.queues = _queues_of(row, isolated=outcome.isolates)
+            self._n_set_aside += outcome.isolates
             for name in row.queues:
                 self._queues[name].add_again(row.new.request.priority, row.seq)
             self.topics.add(Topic.QUEUE)
@@ -446,6 +461,7 @@ class MemorySteps:
 
     def _leave_queues(self, row: Row) -> None:
         queues, row.queues = row.queues, ()
+        self._n_set_aside -= bool(queues) and is_isolated(queues[0])
         for name in queues:
             self._head_of(name)
 
@@ -495,10 +511,6 @@ def _wanted(row: Row, query: RolloutQuery) -> bool:
 def _has(row: Row, query: RolloutQuery) -> bool:
     """Whether the row has a place in the order asked for."""
     return query.sort_by != "ended_at" or row.finish_seq is not None
-
-
-def _modes(claim: Claim) -> list[str]:
-    return [lane_of(mode, None, isolated=claim.isolated) for mode in claim.modes]
 
 
 def _queues_of(row: Row, *, isolated: bool) -> tuple[str, ...]:

@@ -54,9 +54,10 @@ class MemoryStore(LeasedStore):
         self._usable.check()
         steps = self._steps
         result = operation(steps)
-        for topic in sorted(steps.topics):
-            self._bell.ring_here(topic)
-        steps.topics.clear()
+        if steps.topics:
+            for topic in sorted(steps.topics):
+                self._bell.ring_here(topic)
+            steps.topics.clear()
         return result
 
     async def _enqueue(self, new: tuple[NewRollout, ...]) -> tuple[Rollout, ...]:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from outrider.core.errors import InvalidInput, OutriderError, StoreUnavailable
 from outrider.core.secret import Secret
+from outrider.core.variables import variable
 from outrider.store.durability import OPTION, Durability, take_durability
 from outrider.store.postgres.driver import LOST, Link, asyncpg
 from outrider.store.url import StoreUrl
@@ -37,6 +38,13 @@ READ_PLANS: Plans = {}
 _PLACE = ("host", "port", "dbname", "database")
 _PLACE_VARIABLES = ("PGHOST", "PGPORT", "PGDATABASE")
 """What says which database is meant, in the parameters of a URL and in the environment."""
+
+_CAREFUL = {
+    "fsync": ("on", "without it nothing is flushed to disk"),
+    "full_page_writes": ("on", "without it a page that was half written when the power went is lost"),
+    "data_sync_retry": ("off", "a flush that succeeds after one that failed may have left out what the first lost"),
+}
+"""What a server must be set to so that no acknowledged commit is lost, and why."""
 
 _LOGIN_ADVICE = "check user and password (in the URL by --store or OUTRIDER_STORE, in PGPASSWORD or ~/.pgpass)"
 
@@ -67,10 +75,18 @@ class Address:
         digest = hashlib.sha256("\0".join(place).encode()).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"outrider-bells-{os.geteuid()}" / digest
 
+    @property
+    def _password(self) -> str | None:
+        """Of PGPASSWORD, where the URL has none of its own."""
+        parts = urlsplit(self.dsn.reveal())
+        has_own = parts.password is not None or "password" in dict(parse_qsl(parts.query))
+        return None if has_own else variable("PGPASSWORD")
+
     async def connect(self) -> Link:
         """A connection that sees the tables of the store; raises what the client library raises."""
         link = await asyncpg.connect(
             self.dsn.reveal(),
+            password=self._password,
             timeout=CONNECT_SECONDS,
             command_timeout=COMMAND_SECONDS,
             server_settings={
@@ -83,17 +99,20 @@ class Address:
             },
         )
         if self.durability is Durability.FULL:
-            await self._refuse_careless(link)
+            try:
+                await self._refuse_careless(link)
+            except BaseException:
+                link.terminate()
+                raise
         return link
 
     async def _refuse_careless(self, link: Link) -> None:
-        """Refuse a server that would lose commits with the power, whatever it is asked."""
-        for setting in ("fsync", "full_page_writes"):
-            if await link.fetchval(f"SHOW {setting}") != "on":
-                link.terminate()
+        """Refuse a server that would lose commits with the power, or to a failing disk, whatever it is asked."""
+        for setting, (value, why) in _CAREFUL.items():
+            if await link.fetchval(f"SHOW {setting}") != value:
                 raise InvalidInput(
-                    f"{self.shown}: durability=full needs a server with {setting}=on; set it there, or leave "
-                    "durability=full out"
+                    f"{self.shown}: durability=full needs a server with {setting}={value}: {why}; set it there, or "
+                    "leave durability=full out"
                 )
 
 

@@ -22,8 +22,8 @@ class Batcher(Generic[A, R]):
     """Carries out calls with `carry_out`, which takes a batch and gives each call's result or error, in order.
 
     Calls with the same `key` share batches. A batch holds calls of at most `limit` by `weight`, but at least one, and
-    no two calls with the same `subject`. `orphaned` gets the result of a call whose caller was cancelled while it was
-    under way; with it, calls that were cancelled before they were begun are dropped.
+    no two calls with the same `subject`, where calls have one. `orphaned` gets the result of a call whose caller was
+    cancelled while it was under way; with it, calls that were cancelled before they were begun are dropped.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Batcher(Generic[A, R]):
         limit: int,
         weight: Callable[[A], int] = lambda _: 1,
         key: Callable[[A], Hashable] = lambda _: None,
-        subject: Callable[[A], Hashable] = id,
+        subject: Callable[[A], Hashable] | None = None,
         orphaned: Callable[[R], None] | None = None,
     ) -> None:
         self._carry_out = carry_out
@@ -82,17 +82,20 @@ class Batcher(Generic[A, R]):
     def _next_batch(self, waiting: deque[tuple[A, asyncio.Future[R]]]) -> list[tuple[A, asyncio.Future[R]]]:
         batch: list[tuple[A, asyncio.Future[R]]] = []
         subjects: set[Hashable] = set()
-        total = 0
+        total, drops, weight, subject_of = 0, self._orphaned is not None, self._weight, self._subject
         while waiting:
             call, future = waiting[0]
-            if future.cancelled() and self._orphaned is not None:
+            if drops and future.cancelled():
                 waiting.popleft()
                 continue
-            total += self._weight(call)
-            subject = self._subject(call)
-            if batch and (total > self._limit or subject in subjects):
+            total += weight(call)
+            if batch and total > self._limit:
                 break
-            subjects.add(subject)
+            if subject_of is not None:
+                subject = subject_of(call)
+                if subject in subjects:
+                    break
+                subjects.add(subject)
             batch.append(waiting.popleft())
         return batch
 

@@ -4,8 +4,8 @@ Invariants:
 - Of the processes on one machine that wait, one listens, and passes on by named pipes what it hears: the one that holds
   a lock, which the kernel takes from it when it dies. Another takes its place within `TAKE_OVER_SECONDS`.
 - The connection that listens does nothing else: after a `prepare` a connection hears nothing until its next query.
-- It is opened when somebody first waits and kept until the store is closed; whenever it becomes active or is lost,
-  everybody who waits on this machine is woken, so that no ring falls into the gap.
+- It is opened when somebody has waited for a moment and kept until the store is closed; whenever it becomes active or
+  is lost, everybody who waits on this machine is woken, so that no ring falls into the gap.
 - A process does not hear its own rings from the database: it wakes itself at once.
 """
 
@@ -28,7 +28,7 @@ from outrider.store.postgres.links import FIRST_PAUSE, LONGEST_PAUSE
 _log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.1
-"""How long somebody must have waited before it is worth a connection: a process may be done by then."""
+"""How long somebody must wait, without a pause, before it is worth a connection: a process may be done by then."""
 
 TAKE_OVER_SECONDS = 1.0
 """How often to look whether another process still listens: the kernel tells nobody that a lock is free."""
@@ -49,12 +49,27 @@ class PostgresBell(FifoBell):
         self._connect = connect
         self.channel = channel
         self._task: asyncio.Task[None] | None = None
+        self._settling: asyncio.TimerHandle | None = None
         self._heard_of: dict[Topic, set[str]] = {}
 
     def on_first_listener(self, topic: Topic) -> None:
         super().on_first_listener(topic)
-        if self._task is None:
-            self._task = asyncio.create_task(self._attend(), name=f"listen on {self.channel} for {topic}")
+        if self._task is None and self._settling is None:
+            self._settling = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._start)
+
+    def on_last_listener(self, topic: Topic) -> None:
+        super().on_last_listener(topic)
+        if not any(self._listeners.values()):
+            self._stop_settling()
+
+    def _start(self) -> None:
+        self._settling = None
+        self._task = asyncio.create_task(self._attend(), name=f"listen on {self.channel}")
+
+    def _stop_settling(self) -> None:
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
 
     def make_folder(self) -> None:
         _make_private(self._folder.parent)
@@ -69,6 +84,7 @@ class PostgresBell(FifoBell):
 
     async def stop(self) -> None:
         """Stop listening."""
+        self._stop_settling()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -86,7 +102,6 @@ class PostgresBell(FifoBell):
 
     async def _attend(self) -> None:
         """Listen for this machine, as soon as no other process does."""
-        await asyncio.sleep(SETTLE_SECONDS)
         while True:
             with self._turn() as is_ours:
                 if is_ours:
@@ -100,8 +115,9 @@ class PostgresBell(FifoBell):
         try:
             self.make_folder()
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-        except FileNotFoundError:  # the last one to leave has just taken the folder away
-            yield False
+        except FileNotFoundError:
+            # The last one to leave has just taken the folder away, unless there is no place for it any more.
+            yield not self._folder.parent.parent.is_dir()
             return
         except OSError:
             yield True
@@ -112,7 +128,8 @@ class PostgresBell(FifoBell):
             yield is_ours
         finally:
             if is_ours:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.unlink()
             _held.discard(descriptor)
             os.close(descriptor)
 
@@ -147,6 +164,12 @@ class PostgresBell(FifoBell):
                     await lost.wait()
             except TimeoutError:
                 await link.execute("SELECT 1", timeout=PROBE_SECONDS)
+
+    def ring_others(self, topics: Collection[Topic], *, but: str = "") -> None:
+        """Ring only where nobody else may write: a bell that another user has put there may be a link to any file."""
+        with suppress(OSError):
+            _check_private(self._folder.parent)
+            super().ring_others(topics, but=but)
 
     def _ring_machine(self) -> None:
         self.ring_all_here()
@@ -190,8 +213,12 @@ os.register_at_fork(after_in_child=_close_held)
 
 
 def _make_private(folder: Path) -> None:
-    """The folder, owned by this user and closed to all others; it stands where everybody may write."""
+    """Make the folder, for this user alone; it stands where everybody may write."""
     folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    _check_private(folder)
+
+
+def _check_private(folder: Path) -> None:
     found = folder.lstat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(f"{folder} belongs to somebody else, or others may enter it")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from operator import itemgetter
 from secrets import token_hex
+from typing import Any
 
 from msgspec import Struct
 
@@ -52,17 +53,14 @@ def claim_key(claim: Claim) -> Hashable:
 
 def claimed_of(row: asyncpg.Record) -> tuple[Current, AttemptedRollout]:
     """A live rollout from the columns `queries.CLAIMED`. Raises one of `UNREADABLE`."""
-    current = _current_of(row)
-    return current, rows.attempted_of(tuple(row), rows.live_attempt(current))
-
-
-def _current_of(row: asyncpg.Record) -> Current:
     values = tuple(row)
-    seq, status, n_attempts, attempt_id, worker_id, started_at, heartbeat_at, expires_at, *noted, _ = values[11:]
-    return Current(
-        *(seq, values[0], status, values[2], values[3], values[7], n_attempts, values[10]),
-        *(attempt_id, worker_id, started_at, heartbeat_at, expires_at, *noted),
-    )
+    current = _current_of(values)
+    return current, rows.attempted_of(values, rows.live_attempt(current))
+
+
+def _current_of(values: Sequence[Any]) -> Current:
+    seq, status, n_attempts, *rest = values[11:-1]
+    return Current(seq, values[0], status, values[2], values[3], values[7], n_attempts, values[10], *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +159,7 @@ class Claims:
             try:
                 current, rollout = claimed_of(row)
             except UNREADABLE as exc:
-                current = rows.set_aside(_current_of(row))
+                current = rows.set_aside(_current_of(tuple(row)))
                 failure = rows.unreadable(f"rollout {current.rollout_id!r}", exc)
                 endings.append(Ending(current, landed(current, Signal.FAIL), failure=failure))
                 taken.unreadable.append(place)

@@ -48,7 +48,8 @@ class Jump:
     def between(self) -> tuple[float, float]:
         """Server times that there were not, if the clock has jumped forward: nobody can have been heard of then."""
         passed = self.look.after - self.last.before + JUMP_SECONDS
-        return self.last.there + passed, self.look.there - passed
+        known = self.look.jumped - self.last.jumped  # jumps that others have followed since the last look
+        return self.last.there + known + passed, self.look.there - passed
 
 
 class DatabaseClock:

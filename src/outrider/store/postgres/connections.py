@@ -2,8 +2,9 @@
 
 Invariants:
 - There are never more than `size`, however much is asked at once. What finds none idle waits its turn.
-- The second is opened when two steps, or a step and a read, want one at the same time. If the server refuses it, all
-  share the first, and it is tried again only after `CROWDED_SECONDS`.
+- The second is opened for a read that finds none idle, or a step that has waited `PATIENCE_SECONDS` for one: most
+  steps are over sooner than a connection is made. If the server refuses it, all share the first, and it is tried again
+  only after `CROWDED_SECONDS`.
 - Reads leave one to the steps where there are two: a long read delays no claim and no heartbeat.
 - A connection keeps the planner settings of what it carried out last, and gets others when it must.
 """
@@ -16,6 +17,9 @@ from contextlib import asynccontextmanager
 from outrider.core.errors import OutriderError
 from outrider.store.postgres.address import Plans
 from outrider.store.postgres.driver import LOST, Link, asyncpg
+
+PATIENCE_SECONDS = 0.02
+"""How long a step waits for its turn on the first connection before it asks for a second one."""
 
 CROWDED_SECONDS = 30.0
 """How long a process that was refused a second connection goes without one before it asks again."""
@@ -39,13 +43,13 @@ class Connections:
     @asynccontextmanager
     async def reading(self, plans: Plans) -> AsyncIterator[Link]:
         """A connection for a read."""
-        async with self._reading, self.using(plans) as link:
+        async with self._reading, self.using(plans, is_read=True) as link:
             yield link
 
     @asynccontextmanager
-    async def using(self, plans: Plans) -> AsyncIterator[Link]:
+    async def using(self, plans: Plans, *, is_read: bool = False) -> AsyncIterator[Link]:
         """A connection with these planner settings, for one step."""
-        link = await self._take(plans)
+        link = await self._take(plans, 0.0 if is_read else PATIENCE_SECONDS)
         try:
             yield link
         except (asyncpg.PostgresError, OutriderError):
@@ -67,22 +71,30 @@ class Connections:
             if self._n_open:
                 await asyncio.wait([self._turn()], timeout=deadline - self._loop.time())
 
-    async def _take(self, plans: Plans) -> Link:
+    async def _take(self, plans: Plans, patience: float) -> Link:
         turn: asyncio.Future[None] | None = None
+        opens_at = self._loop.time() + patience
         while True:
             if (link := self._idle_one(plans)) is not None:
                 return link
             if self._idle:
                 return await self._changed(*self._idle.pop(), plans)
-            if self._may_open() and (link := await self._open(plans)) is not None:
-                return link
+            may_open = self._may_open()
+            if may_open and (self._n_open == 0 or self._loop.time() >= opens_at):
+                if (link := await self._open(plans)) is not None:
+                    return link
+                may_open = False
             turn = self._turn(is_next=turn is not None)
+            timer = self._loop.call_at(opens_at, _end, turn) if may_open else None
             try:
                 await turn
             except asyncio.CancelledError:
                 if not turn.cancelled():
                     self._wake()
                 raise
+            finally:
+                if timer is not None:
+                    timer.cancel()
 
     def _idle_one(self, plans: Plans) -> "Link | None":
         """An idle connection that has these settings already."""
@@ -155,6 +167,11 @@ class Connections:
             if not turn.done():
                 turn.set_result(None)
                 return
+
+
+def _end(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
 
 
 async def let_go(link: Link) -> None:

@@ -3,11 +3,12 @@
 from typing import TypeAlias
 
 from outrider.core.errors import InvalidInput
+from outrider.core.extras import install_command
 
 try:
     import asyncpg
 except ImportError as exc:
-    raise InvalidInput("a PostgreSQL store needs the client library: pip install 'outrider[postgres]'") from exc
+    raise InvalidInput(f"a PostgreSQL store needs the client library: {install_command('postgres')}") from exc
 
 Link: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 """One connection to the database."""

@@ -3,8 +3,8 @@
 Invariants:
 - A step that failed for a reason that may pass is repeated on a fresh connection for `RETRY_SECONDS`, then given
   up; once the store is being closed, after a moment.
-- `run` tells the step that it is a repetition, since its first run may have been committed; `transact` finds out
-  whether a transaction whose commit was not confirmed was committed, and repeats only what was not.
+- `run` tells the step that it is a repetition, since its first run may have been committed; `transact` and
+  `execute_once` find out whether what was not confirmed was committed, and repeat only what was not.
 - A connection on which anything unusual happened is not used again.
 """
 
@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from outrider.core.crash_points import reached
 from outrider.store.postgres.address import READ_PLANS, Plans, explained
@@ -99,6 +99,22 @@ class Links:
                 return result
 
         return await self._carried_out(once)
+
+    async def execute_once(self, query: str, *values: Any) -> None:
+        """Carry out one statement exactly once: it writes its own receipt, and returns a row if that was there."""
+        unconfirmed: Receipt | None = None
+
+        async def once() -> None:
+            nonlocal unconfirmed
+            async with self._link() as link:
+                if unconfirmed is not None and await self._receipts.stands(link, unconfirmed):
+                    return
+                await self._receipts.open(link)
+                unconfirmed = self._receipts.next(link)
+                if await link.fetchval(query, unconfirmed.receipt_id, unconfirmed.number, *values) is None:
+                    raise self._receipts.lost(link)
+
+        await self._carried_out(once)
 
     async def _carried_out(self, once: Callable[[], Awaitable[R]]) -> R:
         self.check()

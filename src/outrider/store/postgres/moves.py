@@ -74,7 +74,9 @@ class Ended(Struct, frozen=True):
 
     def attempt(self, ending: Ending, now: float) -> Attempt:
         """The attempt as it was written; there is one only if the rollout was live."""
-        current = replace(ending.current, metadata=self.metadata)
+        current = ending.current
+        if current.metadata != self.metadata:
+            current = replace(current, metadata=self.metadata)
         outcome = Outcome(self.worker_id, ending.reward, ending.failure)
         status = rows.ATTEMPT_STATUS[ending.to.attempt_status]
         return rows.ended_attempt(current, status, outcome, now, heartbeat_at=self.heartbeat_at)

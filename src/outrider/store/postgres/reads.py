@@ -168,4 +168,5 @@ async def statistics(link: Link, now: float) -> Statistics:
         workers={status: busy[status] for status in WorkerStatus},
         oldest_queued_at=None if oldest is None else utc(oldest),
         next_expiry_at=None if due is None else utc(due),
+        n_set_aside=await link.fetchval(SQL["n_set_aside"]),
     )

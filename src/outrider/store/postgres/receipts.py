@@ -36,13 +36,21 @@ class Receipts:
             await link.execute(SQL["open_receipt"], receipt_id)
             self._ids[link] = receipt_id
 
+    def next(self, link: Link) -> Receipt:
+        """The receipt of what the connection does next."""
+        return Receipt(self._ids[link], next(self._numbers))
+
     async def write(self, link: Link) -> Receipt:
         """Number the transaction under way, as its last statement."""
-        receipt = Receipt(self._ids[link], next(self._numbers))
+        receipt = self.next(link)
         if await link.fetchval(SQL["write_receipt"], receipt.receipt_id, receipt.number) is None:
-            del self._ids[link]
-            raise asyncpg.TransactionRollbackError("the receipt of a connection that was idle for long is gone")
+            raise self.lost(link)
         return receipt
+
+    def lost(self, link: Link) -> Exception:
+        """The connection's row was cleared away: it gets another one, and what was not numbered is tried again."""
+        del self._ids[link]
+        return asyncpg.TransactionRollbackError("the receipt of a connection that was idle for long is gone")
 
     @staticmethod
     async def stands(link: Link, receipt: Receipt) -> bool:

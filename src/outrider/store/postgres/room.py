@@ -28,30 +28,38 @@ class Room:
         return f"{self.what} is {self.allowed}, {kept}{self.used} in use"
 
 
-async def url_with_room(url: StoreUrl, n_processes: int, *, n_machines: int = 1) -> tuple[StoreUrl, str]:
+async def url_with_room(
+    url: StoreUrl, n_workers: int, *, n_pools: int = 0, n_machines: int = 1
+) -> tuple[StoreUrl, str]:
     """The URL that so many processes shall open, and a note for the user if they must do with fewer connections.
 
-    Raises `InvalidInput` if the server does not have one for each.
+    `n_pools`: processes beside the workers, each with a pool of machines. Raises `InvalidInput` if the server does not
+    have a connection for each process.
     """
     address = address_of(url)
     room = await _room_at(url)
     # One process of each machine listens; the one that asks here has its first connection already.
+    n_processes = n_workers + n_pools
     least = n_processes + n_machines
     most = least + (n_processes + 1) * (address.n_connections - 1)
     if most <= room.free:
         return url, ""
     if least > room.free:
-        fit = room.free - n_machines
+        fit = room.free - n_machines - n_pools
         fewer = f"start {fit}, or " if fit > 0 else ""
         raise InvalidInput(
-            f"{n_processes} worker processes need {least} connections, and {address.shown} has {max(room.free, 0)} to "
+            f"{_counted(n_workers, n_pools)} need {least} connections, and {address.shown} has {max(room.free, 0)} to "
             f"spare ({room}): {fewer}raise it to {room.allowed + least - room.free} or more"
         )
     note = (
-        f"the server has {room.free} connections to spare ({room}): each of the {n_processes} workers takes one "
-        f"instead of {address.n_connections}; {room.allowed + most - room.free} would be enough for all"
+        f"the server has {room.free} connections to spare ({room}): each of the {_counted(n_workers, n_pools)} takes "
+        f"one instead of {address.n_connections}; {room.allowed + most - room.free} would be enough for all"
     )
     return url.with_option("connections", "1"), note
+
+
+def _counted(n_workers: int, n_pools: int) -> str:
+    return f"{n_workers} worker processes" + (f" and {n_pools} with a pool of machines" if n_pools else "")
 
 
 async def _room_at(url: StoreUrl) -> Room:

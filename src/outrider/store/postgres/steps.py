@@ -21,7 +21,7 @@ from outrider.store.postgres.queries import SQL
 from outrider.store.postgres.workers import Workers
 from outrider.store.protocol import Resources
 from outrider.store.rows import Current
-from outrider.store.steps import ISOLATED, Change, Lease, NewRollout, Revocation, lane_of, lease_of
+from outrider.store.steps import Change, Lease, NewRollout, Revocation, lane_of, lease_of
 
 EXPIRED_AT_ONCE = 500
 TALLIED_AT = 2_000
@@ -184,10 +184,9 @@ class PostgresSteps:
             row = await link.fetchrow(SQL["lock_waiting"], change.rollout_id)
             if row is None:
                 raise UnknownId("rollout", change.rollout_id)
-            *columns, lane = row
-            new, rollout = rows.changed_of(columns, change)
+            new, rollout = rows.changed_of(tuple(row), change)
             values = [column[0] for column in _columns([new])]
-            values[LANE] = lane_of(new.request.mode, new.request.tag, isolated=lane.startswith(ISOLATED))
+            values[LANE] = lane_of(new.request.mode, new.request.tag, isolated=rollout.is_set_aside)
             await link.execute(SQL["change"], *values)
             # Also of one that keeps its lane: a claim has passed it over while it was locked.
             await link.execute(SQL["notify"], self._bell.channel, self._bell.message([Topic.QUEUE]))

@@ -30,20 +30,29 @@ class Workers:
         self._seen: dict[str, float] = {}
 
     async def see(self, link: Link, worker_ids: Sequence[str]) -> None:
-        """Note workers that have called; those noted a moment ago cost nothing."""
+        """Note workers that have called; those noted a moment ago cost nothing.
+
+        Remembered first: a claim and a heartbeat that are made together note their worker once.
+        """
         now = self._clock.monotonic()
-        due = {name for name in worker_ids if now >= self._seen.get(name, -math.inf) + WORKER_SEEN_EVERY}
-        if due:
-            await link.execute(SQL["see_workers"], list(due), self._clock.given, WORKER_SEEN_EVERY)
-            if len(self._seen) > REMEMBERED:
-                self._seen.clear()
-            self._seen.update(dict.fromkeys(due, now))
+        due = sorted({name for name in worker_ids if now >= self._seen.get(name, -math.inf) + WORKER_SEEN_EVERY})
+        if not due:
+            return
+        if len(self._seen) > REMEMBERED:
+            self._seen.clear()
+        self._seen.update(dict.fromkeys(due, now))
+        try:
+            await link.execute(SQL["see_workers"], due, self._clock.given, WORKER_SEEN_EVERY)
+        except BaseException:
+            for name in due:
+                self._seen.pop(name, None)
+            raise
 
     async def note(self, notes: Sequence[WorkerNote]) -> None:
         """Count what workers have done."""
         table = [astuple(note) for note in notes]
         values = (*map(list, zip(*table, strict=True)), self._clock.now())
-        await self._links.transact(lambda link: link.execute(SQL["note_workers"], *values))
+        await self._links.execute_once(SQL["note_workers"], *values)
 
     async def renew(self, heartbeats: Sequence[Heartbeat]) -> list[tuple[LostLease, ...]]:
         """Renew leases; of each heartbeat, those that are lost."""
@@ -51,8 +60,7 @@ class Workers:
 
     async def _renew(self, link: Link, heartbeats: Sequence[Heartbeat]) -> list[tuple[LostLease, ...]]:
         now = self._clock.given
-        names = sorted({name for name, _ in heartbeats})
-        await link.execute(SQL["see_workers"], names, now, 0.0)
+        await self.see(link, [name for name, _ in heartbeats])
         wanted = {(name, attempt_id) for name, attempt_ids in heartbeats for attempt_id in attempt_ids}
         kept: set[tuple[str, str]] = set()
         if wanted:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.resources import files
+from pathlib import Path
 
 
 @lru_cache
@@ -26,5 +26,4 @@ def migrations(database: str) -> tuple[str, ...]:
 
 
 def _scripts(database: str) -> list[tuple[str, str]]:
-    folder = files(__name__).joinpath(database)
-    return sorted((entry.name, entry.read_text()) for entry in folder.iterdir() if entry.name.endswith(".sql"))
+    return sorted((script.name, script.read_text()) for script in (Path(__file__).parent / database).glob("*.sql"))

@@ -18,6 +18,9 @@ from outrider.store.upgrading import announced
 APPLICATION_ID = 0x0D71DE12
 """Marks a file as ours in its header."""
 
+PAGE_BYTES = 2048
+"""Half of what is usual: a commit writes whole pages to the log, and a claim or an end changes little on each."""
+
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "fuse.sshfs"}
 )
@@ -165,6 +168,7 @@ def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
 
 def _use_wal(connection: sqlite3.Connection) -> None:
     """Switch the journal. SQLite itself does not wait for a lock here, so that two who switch at once would fail."""
+    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a file that is new
     deadline = time.monotonic() + OPEN_SECONDS
     while True:
         try:

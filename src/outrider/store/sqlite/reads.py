@@ -239,4 +239,5 @@ def statistics(db: sqlite3.Connection, now: float) -> Statistics:
         workers={status: busy[status] for status in WorkerStatus},
         oldest_queued_at=None if oldest is None else utc(oldest),
         next_expiry_at=None if due is None else utc(due),
+        n_set_aside=db.execute(SQL["n_set_aside"]).fetchone()[0],
     )

@@ -35,7 +35,6 @@ from outrider.store.sqlite.reads import SQL
 from outrider.store.sqlite.thread import carry_out_each
 from outrider.store.sqlite.wal import WriteAheadLog
 from outrider.store.steps import (
-    ISOLATED,
     UNREADABLE,
     Change,
     Claim,
@@ -234,9 +233,7 @@ class SqliteSteps:
         outcomes: list[Attempt | OutriderError] = []
         moves = Moves()
         find = self._held.find
-        found = reads.currents(
-            self._db, {report.rollout_id for report in reports if find(report.rollout_id, report.attempt_id) is None}
-        )
+        found = self._found(report for report in reports if find(report.rollout_id, report.attempt_id) is None)
         reported: set[str] = set()
         for report in reports:
             if report.rollout_id in reported:
@@ -252,6 +249,18 @@ class SqliteSteps:
         self._write(moves)
         return outcomes
 
+    def _found(self, reports: Iterable[Report]) -> dict[str, Current]:
+        """The rollouts of reports, by id. The place that an attempt names is nearer at hand than an id."""
+        found: dict[str, Current] = {}
+        elsewhere = set()
+        for report in reports:
+            current = self._rollout_of(report.attempt_id)
+            if current is not None and current.rollout_id == report.rollout_id:
+                found[report.rollout_id] = current
+            else:
+                elsewhere.add(report.rollout_id)
+        return found | reads.currents(self._db, elsewhere) if elsewhere else found
+
     def change(self, change: Change) -> Rollout:
         """Change a rollout that waits; the transaction holds the write lock, so nobody claims it meanwhile."""
         row = self._db.execute(SQL["rollout"], (change.rollout_id,)).fetchone()
@@ -259,8 +268,8 @@ class SqliteSteps:
             raise UnknownId("rollout", change.rollout_id)
         new, rollout = rows.changed_of(row, change)
         request = new.request
-        seq, lane = self._db.execute(SQL["place"], (change.rollout_id,)).fetchone()
-        lane = lane_of(request.mode, request.tag, isolated=lane.startswith(ISOLATED))
+        (seq,) = self._db.execute(SQL["place"], (change.rollout_id,)).fetchone()
+        lane = lane_of(request.mode, request.tag, isolated=rollout.is_set_aside)
         columns = (request.mode, request.tag, request.seed, request.priority, new.config, lane)
         self._db.execute(SQL["change"], (*columns, seq))
         self._db.execute(SQL["change_input"], (new.input, new.metadata, seq))

@@ -38,7 +38,7 @@ QUICK_BATCH = 64
 """Calls that the event loop carries out itself at most, about two milliseconds' worth."""
 
 
-SHORT_PAUSE_SECONDS, LONG_PAUSE_SECONDS, PAUSE_GROWTH = 0.001, 0.05, 1.2
+SHORT_PAUSE_SECONDS, LONG_PAUSE_SECONDS, PAUSE_GROWTH = 0.005, 0.05, 1.2
 """How long to wait for another process's lock at first, and at last: that grows with the number of those who wait."""
 
 

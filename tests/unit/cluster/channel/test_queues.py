@@ -131,6 +131,16 @@ def test_a_put_given_up_leaves_nothing_behind():
     assert (late.end, had(desk.get()), desk.queues.size()) == (End.LATE, ["a"], 0)
 
 
+def test_a_small_put_behind_a_large_one_that_gives_up_enters():
+    desk = Desk(max_bytes=4)
+    desk.put("aa")
+    large, small = desk.put("bbb"), desk.put("c")
+    assert small.end is None
+    desk.queues.give_up("p", large.ticket, End.LATE)
+    assert (large.end, small.end) == (End.LATE, End.DONE)
+    assert had(desk.get(2)) == ["aa", "c"]
+
+
 def test_what_a_dead_reader_held_stands_in_front_again_in_its_order():
     desk = Desk()
     desk.put(*"abcd")

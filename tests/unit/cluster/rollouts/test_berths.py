@@ -48,6 +48,30 @@ async def test_a_node_where_a_worker_was_lost_is_the_last_choice_for_a_while(clo
     assert names(ranked(berths, nodes)) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=["forward", "back"])
+async def test_a_jump_of_the_wall_clock_ends_no_doubt_and_prolongs_none(clock: FakeClock, jump: float):
+    berths, nodes = Berths(clock), [node(0), node(1)]
+    berths.leave(berths.take(nodes[0], 0), is_lost=True)
+    clock.jump(jump)
+    await clock.advance(DOUBT_SECONDS - 1)
+    assert names(ranked(berths, nodes)) == [1, 0]
+    await clock.advance(2)
+    assert names(ranked(berths, nodes)) == [0, 1]
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=["forward", "back"])
+async def test_a_jump_of_the_wall_clock_gives_no_cpu_away_twice(clock: FakeClock, jump: float):
+    berths, nodes = Berths(clock), [node(0, n_cpus=1)]
+    seen_at = berths.now()
+    berth = berths.take(nodes[0], 1.0)
+    await clock.advance(1)
+    berth.asked_at = berths.now()
+    clock.jump(jump)
+    assert berths.ranked(nodes, 1.0, as_of=seen_at) == [], "it was asked for after the engine was looked at"
+    await clock.advance(1)
+    assert berths.ranked(nodes, 1.0, as_of=berths.now()) != []
+
+
 async def test_a_node_where_another_worker_stays_up_is_not_doubted_for_long(clock: FakeClock):
     berths, nodes = Berths(clock), [node(0), node(1)]
     berths.take(nodes[0], 0).is_up = True

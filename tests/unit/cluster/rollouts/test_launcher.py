@@ -2,29 +2,20 @@
 
 from outrider.agent.mcp import McpServer
 from outrider.cluster.rollouts.launcher import forwarded
-from outrider.policy.spec import PolicySpec
-from outrider.runner.kit import EnvironmentSpec, EpisodeSpec
+from outrider.core.secret import Secret
+from outrider.runner.kit import EpisodeSpec
+from outrider.runner.worker import WorkerSpec
+from outrider.store import StoreUrl
 
 
-def test_workers_get_the_variables_that_the_run_names_and_no_others():
-    here = dict.fromkeys(
-        ("OPENAI_BASE_URL", "OWN_KEY", "JUDGE_KEY", "SEARCH_KEY", "TOKEN", "PATH", "AWS_SECRET", "VECTORS"), "x"
+def test_workers_get_what_models_and_tools_need_and_what_is_passed_but_no_keys():
+    names = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "TOOL_FOLDER", "TOOL_TOKEN", "PATH", "HF_TOKEN", "OUTRIDER_HISTORY")
+    here = dict.fromkeys(names, "x")
+    tools = McpServer(name="search", command="search", variables=("TOOL_FOLDER", "TOOL_TOKEN", "NOT_SET"))
+    spec = WorkerSpec(
+        store_url=StoreUrl("memory://"),
+        episodes=EpisodeSpec(mcp=(tools,)),
+        pass_env=("HF_TOKEN",),
+        withheld=dict.fromkeys(("OPENAI_API_KEY", "TOOL_TOKEN"), Secret("x")),
     )
-    episodes = EpisodeSpec(
-        policy=PolicySpec(model="a", api_key_env=("OWN_KEY",)),
-        policies={"judge": PolicySpec(model="b", api_key_env=("JUDGE_KEY",))},
-        environments={"rag": EnvironmentSpec(name="rag", config={"embeddings": {"api_key_env": "VECTORS"}})},
-        mcp=(
-            McpServer(name="search", command="search", variables=("SEARCH_KEY", "NOT_SET")),
-            McpServer(name="there", url="http://there", bearer_variable="TOKEN"),
-        ),
-    )
-    assert forwarded(here, episodes).keys() == {
-        "OPENAI_BASE_URL",
-        "OWN_KEY",
-        "JUDGE_KEY",
-        "SEARCH_KEY",
-        "TOKEN",
-        "VECTORS",
-    }
-    assert forwarded(here, EpisodeSpec(agent="module:function")).keys() == {"OPENAI_BASE_URL"}
+    assert forwarded(here, spec).keys() == {"OPENAI_BASE_URL", "OUTRIDER_HISTORY", "TOOL_FOLDER", "HF_TOKEN"}

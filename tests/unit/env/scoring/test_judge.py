@@ -44,7 +44,7 @@ class FixedReplies:
             message=assistant(reply), finish_reason=finish_reason, usage=Usage(prompt_tokens=100, completion_tokens=10)
         )
 
-    async def check(self) -> None: ...
+    async def check(self, sampling: Sampling | None = None) -> None: ...
 
     async def close(self) -> None:
         self.n_closed += 1

@@ -84,7 +84,7 @@ def test_a_conversation_that_leaves_no_room_for_a_reply_is_an_overflow_and_other
     ("reply", "said"),
     [
         (TokenReply(ids=[11], logprobs=[-1.0, -2.0]), "2 log-probabilities for 1 tokens"),
-        (TokenReply(ids=[11, 12], logprobs=[-1.0, math.nan]), "no finite number"),
+        (TokenReply(ids=[11, 12], logprobs=[-1.0, math.nan]), "not a finite number"),
         (TokenReply(ids=[11, -1]), "-1 as a token id"),
         (TokenReply(ids=[2**31]), "OverflowError"),
         (TokenReply(ids=["a"]), "TypeError"),

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from yarl import URL
 
 from outrider.core.errors import InvalidInput
-from outrider.policy.openai.address import base_urls, exposed_keys, key_variables, keys_of, moved
+from outrider.policy.openai.address import base_urls, keys_of, moved
 from outrider.policy.openai.transport import proxy_for
 from outrider.policy.spec import PolicySpec
 
@@ -120,22 +120,9 @@ def test_a_key_does_not_follow_a_policy_to_a_server_that_nobody_named(monkeypatc
     assert published(replace(own, api_key_env=("MINE",)), "http://evil/v1") == {"http://evil": "sk-mine"}
     assert moved(own, model="next", urls=own.base_urls) == replace(own, model="next")
     assert published(PolicySpec(model="builtin:random"), "http://evil/v1") == {}
-
-
-def test_a_key_that_others_could_read_is_warned_of(monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-
-    def warnings(url):
-        return list(exposed_keys(key_variables(PolicySpec(model="m", base_urls=(url,)))))
-
-    for safe in ("https://far/v1", "http://localhost:8000/v1", "http://127.0.0.2/v1", "http://[::1]:8000/v1"):
-        assert not warnings(safe)
-    for url in ("http://far:8000/v1", "http://10.0.0.7/v1", "http://localhost.evil/v1"):
-        (warning,) = warnings(url)
-        assert "the key in OPENAI_API_KEY goes to http://" in warning
-        assert "sk-1" not in warning
-    monkeypatch.delenv("OPENAI_API_KEY")
-    assert not warnings("http://far:8000/v1")
+    secret = replace(own, headers={"X-Api-Key": "env:MINE", "X-Title": "t"})
+    assert moved(secret, model="next", urls=("http://own/v2",)).headers == secret.headers
+    assert moved(secret, model="next", urls=("http://own/v2", "http://evil/v1")).headers == {"X-Title": "t"}
 
 
 def test_the_public_server_is_not_asked_without_a_key(monkeypatch):

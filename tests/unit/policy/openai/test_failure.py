@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from outrider.core.errors import ContextOverflow, PolicyError, PolicyUnusable
+from outrider.core.errors import ContextOverflow, PolicyError, PolicyRefused, PolicyUnusable
 from outrider.policy.openai.failure import Setback, UnknownModel, error_of, refusal_of
 
 URL = "http://host/v1"
@@ -105,7 +105,10 @@ def test_passing_troubles_may_be_tried_again(status):
     "content", [openai("temperature must be below 2"), {"detail": "bad"}, b"", {"error": None}, []]
 )
 def test_other_bad_requests_are_final(content):
-    assert type(error(400, content)) is PolicyError
+    found = error(400, content)
+    assert type(found) is PolicyRefused
+    assert found.is_permanent
+    assert not found.stops_run
 
 
 def test_an_error_in_a_stream_has_the_status_it_tells():

@@ -21,7 +21,7 @@ class SlowWire:
     async def get(self, url):
         raise NotImplementedError
 
-    async def post(self, url, body):
+    async def post(self, url, body, heard=None):
         await asyncio.sleep(2.0)
         return Exchange(status=200, headers={}, body=json.dumps(ANSWER).encode())
 

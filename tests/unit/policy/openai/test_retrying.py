@@ -10,7 +10,8 @@ import pytest
 from yarl import URL
 
 from outrider.core.chat import user
-from outrider.core.errors import ContextOverflow, InvalidInput, PolicyError, PolicyUnusable
+from outrider.core.clock import sleep
+from outrider.core.errors import ContextOverflow, InvalidInput, PolicyError, PolicyRefused, PolicyUnusable
 from outrider.policy.openai.failure import Setback
 from outrider.policy.openai.policy import OpenAIPolicy
 from outrider.policy.openai.transport import Exchange
@@ -50,13 +51,17 @@ class Wire:
         names = {"data": [{"id": name} for name in self._models or ()]}
         return Exchange(status=200, headers={}, body=json.dumps(names).encode())
 
-    async def post(self, url, body):
+    async def post(self, url, body, heard=None):
         self.sent.append((self._clock.time(), url.host, json.loads(body)))
         queue = self._outcomes.get(url.host, self._outcomes[None])
         outcome = queue.popleft() if queue else answer()
         await asyncio.sleep(0)
         if outcome is HANG:
             await asyncio.Event().wait()
+        if isinstance(outcome, float):
+            await sleep(self._clock, outcome)
+            outcome = answer(f"after {outcome:g}")
+            heard()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -169,7 +174,7 @@ async def test_the_wait_for_a_first_permit_is_not_part_of_the_deadline(clock):
 @pytest.mark.parametrize(
     ("outcome", "error"),
     [
-        (refuse(400, "temperature is wrong"), PolicyError),
+        (refuse(400, "temperature is wrong"), PolicyRefused),
         (refuse(400, "maximum context length is 10"), ContextOverflow),
         (refuse(401), PolicyUnusable),
         (refuse(429, "pay", "insufficient_quota"), PolicyUnusable),
@@ -263,24 +268,155 @@ async def test_a_session_stays_with_its_server_and_moves_at_once_when_that_is_go
 async def test_a_server_that_fails_again_and_again_is_left_after_three_times(clock):
     wire = Wire(clock, by_host={"one": [refuse(500)] * 9})
     client = policy(clock, wire, "one", "two")
-    await run(clock, client.complete(ASK, session="s"))
-    assert wire.hosts == ["one", "one", "one", "two"]
+    for _ in range(4):
+        assert (await client.complete(ASK, session="s")).n_retries <= 1
+    assert wire.hosts == ["one", "two", "one", "two", "one", "two", "two"]
 
 
-async def test_a_server_that_lets_a_call_hang_until_its_deadline_is_at_fault(clock):
-    wire = Wire(clock, by_host={"one": [HANG] * 3})
-    client = policy(clock, wire, "one", "two", deadline_seconds=5.0)
-    for _ in range(3):
-        with pytest.raises(PolicyError):
-            await run(clock, client.complete(ASK, session="s"))
+async def test_a_server_that_rests_is_asked_before_a_call_is_given_up(clock):
+    wire = Wire(clock, by_host={"one": [GONE], "two": [answer(), refuse(500)]})
+    client = policy(clock, wire, "one", "two", max_retries=0)
+    await client.complete(ASK, session="s")
     assert (await client.complete(ASK, session="s")).message.content == "ok"
+    assert wire.hosts == ["one", "two", "two", "one"]  # which rests, but is back
+
+
+async def test_a_server_that_refuses_a_call_is_not_asked_again_and_the_others_are(clock):
+    wire = Wire(clock, by_host={"one": [refuse(400, "no such field")] * 9, "two": [refuse(500), answer()]})
+    completion = await run(clock, policy(clock, wire, "one", "two", max_retries=1).complete(ASK, session="s"))
+    assert (completion.message.content, wire.hosts) == ("ok", ["one", "two", "two"])
+
+
+async def test_a_refusal_of_all_servers_is_raised_as_it_is_without_a_pause(clock):
+    wire = Wire(clock, by_host={"one": [refuse(400, "first")] * 9, "two": [refuse(400, "second")] * 9})
+    with pytest.raises(PolicyError, match=r"one/v1 answered 400: first$"):
+        await policy(clock, wire, "one", "two").complete(ASK)
+    assert wire.hosts == ["one", "two"]
+    wire = Wire(clock, by_host={"one": [refuse(401)] * 9, "two": [refuse(401)] * 9})
+    with pytest.raises(PolicyUnusable, match="one/v1 answered 401"):
+        await policy(clock, wire, "one", "two").complete(ASK)
+
+
+async def test_a_server_with_a_wrong_key_or_model_rests_while_another_takes_the_calls(clock):
+    wire = Wire(clock, by_host={"one": [refuse(401)] * 9})
+    client = policy(clock, wire, "one", "two", max_retries=0)
+    for _ in range(3):
+        assert (await client.complete(ASK, session="s")).message.content == "ok"
+    assert wire.hosts == ["one", "two", "two", "two"]
+
+
+async def test_a_conversation_that_is_too_long_for_one_server_is_not_sent_to_the_others(clock):
+    wire = Wire(clock, by_host={"one": [refuse(400, "no", "context_length_exceeded")]})
+    with pytest.raises(ContextOverflow):
+        await policy(clock, wire, "one", "two").complete(ASK, session="s")
+    assert wire.hosts == ["one"]
+
+
+async def test_a_call_that_a_server_leaves_waiting_is_sent_to_another_and_the_server_rests(clock):
+    wire = Wire(clock, by_host={"one": [HANG] * 3})
+    client = policy(clock, wire, "one", "two", max_retries=0, silence_seconds=20.0)
+    completion = await run(clock, client.complete(ASK, session="s"))
+    assert (completion.message.content, completion.n_retries, wire.waits) == ("ok", 1, [20.0])
+    for session in ("s", "t", "u"):
+        assert (await client.complete(ASK, session=session)).message.content == "ok"
+    assert wire.hosts == ["one", "two", "two", "two", "two"]
+
+
+async def test_an_answer_that_takes_long_is_not_cut_and_counts_if_it_is_first(clock):
+    wire = Wire(clock, by_host={"one": [50.0], "two": [40.0]})
+    client = policy(clock, wire, "one", "two", silence_seconds=20.0)
+    completion = await run(clock, client.complete(ASK, session="s"))
+    assert (completion.message.content, completion.n_retries) == ("after 50", 0)
+    assert wire.hosts == ["one", "two"]
+    assert [endpoint.has_failed for endpoint in client.endpoints] == [False, False]
+
+
+async def test_a_long_answer_is_sent_nowhere_else_while_its_server_answers_other_calls(clock):
+    wire = Wire(clock, by_host={"one": [100.0, 15.0, 15.0, 15.0, 15.0, 15.0, 15.0]})
+    client = policy(clock, wire, "one", "two", silence_seconds=20.0)
+
+    async def others():
+        for _ in range(6):
+            await client.complete(ASK, session="s")
+
+    completion, _ = await run(clock, _both(client.complete(ASK, session="s"), others()))
+    assert (completion.message.content, set(wire.hosts)) == ("after 100", {"one"})
+
+
+async def test_a_call_that_hangs_where_others_are_answered_is_sent_elsewhere_after_half_of_its_deadline(clock):
+    wire = Wire(clock, by_host={"one": [HANG, *[5.0] * 20]})
+    client = policy(clock, wire, "one", "two", silence_seconds=20.0, deadline_seconds=60.0)
+
+    async def others():
+        for _ in range(20):
+            await client.complete(ASK, session="s")
+
+    completion, _ = await run(clock, _both(client.complete(ASK, session="s"), others()))
+    assert (completion.message.content, completion.n_retries) == ("ok", 1)
+    assert wire.hosts.count("two") == 1
+    assert [endpoint.has_failed for endpoint in client.endpoints] == [False, False]
+
+
+async def test_calls_that_wait_in_our_queue_for_a_silent_server_move_on_with_those_it_has(clock):
+    wire = Wire(clock, by_host={"one": [HANG] * 9})
+    client = policy(clock, wire, "one", "two", max_concurrency=2, silence_seconds=20.0)
+    client.endpoints.choose("s")
+    calls = [client.complete(ASK, session="s") for _ in range(6)]
+    completions = await run(clock, _both(*calls))
+    assert [completion.message.content for completion in completions] == ["ok"] * 6
+    assert clock.monotonic() < 25.0
+    assert wire.hosts.count("one") <= 4
+
+
+async def test_a_server_that_fails_is_asked_again_while_another_hangs(clock):
+    wire = Wire(clock, by_host={"one": [HANG], "two": [refuse(500), refuse(500), answer("at last")]})
+    client = policy(clock, wire, "one", "two", silence_seconds=20.0)
+    completion = await run(clock, client.complete(ASK, session="s"))
+    assert (completion.message.content, wire.hosts) == ("at last", ["one", "two", "two", "two"])
+
+
+async def test_when_all_servers_hang_a_call_ends_with_its_deadline(clock):
+    wire = Wire(clock, by_host={"one": [HANG], "two": [HANG]})
+    with pytest.raises(PolicyError, match="no answer within 60 s"):
+        await run(clock, policy(clock, wire, "one", "two", deadline_seconds=60.0).complete(ASK))
+    assert (wire.hosts, wire.waits) == (["one", "two"], [30.0])
+
+
+async def test_a_server_that_lets_a_call_hang_until_its_caller_gives_up_loses_the_session(clock):
+    wire = Wire(clock, by_host={"one": [HANG] * 9})
+    client = policy(clock, wire, "one", "two")
+    for session in ("s", "t", "u"):
+        client.endpoints._assign(session, next(iter(client.endpoints)))
+        call = asyncio.ensure_future(client.complete(ASK, session=session))
+        await clock.advance(10.0)
+        call.cancel()
+        await asyncio.wait([call])
+        assert (await client.complete(ASK, session=session)).message.content == "ok"
+    assert wire.hosts == ["one", "two"] * 3
+    assert [endpoint.has_failed for endpoint in client.endpoints] == [True, False]
+
+
+async def test_calls_that_are_given_up_together_do_not_fail_a_server(clock):
+    client = policy(clock, Wire(clock, [HANG] * 9), "one", "two")
+    calls = [asyncio.ensure_future(client.complete(ASK, session="s")) for _ in range(9)]
+    await clock.advance(10.0)
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    assert [endpoint.has_failed for endpoint in client.endpoints] == [False, False]
+    assert clock.n_timers == 0
+
+
+async def _both(*works):
+    return await asyncio.gather(*works)
 
 
 async def test_refusals_for_overload_lower_the_limit_and_do_not_move_the_session(clock):
     wire = Wire(clock, by_host={"one": [refuse(429)]})
     client = policy(clock, wire, "one", "two")
-    await run(clock, client.complete(ASK, session="s"))
-    assert wire.hosts == ["one", "one"]
+    for _ in range(2):
+        await client.complete(ASK, session="s")
+    assert wire.hosts == ["one", "two", "one"]
     assert [endpoint.gate.limit for endpoint in client.endpoints] == [22, 32]
 
 
@@ -305,17 +441,11 @@ async def test_a_closed_policy_says_so(clock):
         await client.complete(ASK)
 
 
-async def test_check_passes_with_a_model_on_the_list(clock):
-    wire = Wire(clock, models=["m", "n"])
-    await policy(clock, wire).check()
-    assert wire.sent == []
-
-
-async def test_check_asks_for_one_token_where_the_list_does_not_tell(clock):
-    for models in (["other"], refuse(404), refuse(405), Exchange(status=200, headers={}, body=b"[]")):
-        wire = Wire(clock, models=models)
-        await policy(clock, wire).check()
-        assert wire.sent[0][2]["max_tokens"] == 1
+async def test_check_asks_for_one_token_in_the_way_of_the_run_and_does_not_look_at_the_list(clock):
+    wire = Wire(clock, models=refuse(500))
+    await policy(clock, wire).check(Sampling(temperature=0.5, top_k=3))
+    ((_, _, body),) = wire.sent
+    assert (body["max_tokens"], body["temperature"], body["top_k"], wire.n_lists) == (1, 0.5, 3, 0)
 
 
 async def test_check_tells_names_like_the_one_that_is_not_there(clock):
@@ -328,18 +458,44 @@ async def test_check_tells_names_like_the_one_that_is_not_there(clock):
     ("answered", "says"),
     [
         (refuse(401, "bad key"), "environment variable MY_KEY"),
-        (refuse(500, "boom"), "boom.*--base-url"),
+        (refuse(500, "boom."), r"500: boom\. Does it have the model 'm'\? Its log may say more; --no-check"),
         (refuse(301), "right base URL"),
+        (refuse(400, "Unknown field `top_k`"), "Unknown field `top_k`. All such calls would be refused; --no-check"),
+        (refuse(422, "Unexpected fields"), "Unexpected fields. All such calls would be refused"),
+        (Exchange(status=200, headers={}, body=b"<html>"), "does not answer with chat completions"),
+        (GONE, "no connection. Start the server"),
     ],
 )
 async def test_check_says_what_to_do(clock, answered, says):
     with pytest.raises(InvalidInput, match=says):
-        await policy(clock, Wire(clock, models=answered)).check()
+        await run(clock, policy(clock, Wire(clock, [answered] * 3)).check())
 
 
-async def test_check_lets_a_busy_server_pass(clock):
-    await policy(clock, Wire(clock, models=refuse(429))).check()
-    await policy(clock, Wire(clock, [refuse(503)], models=refuse(404))).check()
+async def test_check_lets_a_server_pass_that_fails_now_and_then(clock):
+    wire = Wire(clock, [refuse(500), refuse(502)])
+    await run(clock, policy(clock, wire).check())
+    assert len(wire.sent) == 3
+
+
+@pytest.mark.parametrize(
+    "answered",
+    [
+        refuse(429),
+        refuse(503),
+        refuse(400, "Could not finish the message because max_tokens or model output limit was reached."),
+        answer(""),
+    ],
+)
+async def test_check_lets_a_server_pass_that_is_busy_or_finds_one_token_too_little(clock, answered):
+    wire = Wire(clock, [answered])
+    await policy(clock, wire).check()
+    assert len(wire.sent) == 1
+
+
+async def test_check_leaves_out_what_the_server_does_not_take_as_a_run_would(clock):
+    wire = Wire(clock, [refuse(400, "Unsupported parameter: use max_completion_tokens")])
+    await policy(clock, wire).check()
+    assert "max_completion_tokens" in wire.sent[1][2]
 
 
 async def test_check_tells_all_servers_that_are_wrong_in_one_message(clock):
@@ -351,8 +507,8 @@ async def test_check_tells_all_servers_that_are_wrong_in_one_message(clock):
 
 
 async def test_check_does_not_wait_for_a_slow_first_token(clock):
-    wire = Wire(clock, [HANG], models=refuse(404))
-    await run(clock, policy(clock, wire).check())
+    for models in (["m"], [], refuse(404), refuse(500)):
+        await run(clock, policy(clock, Wire(clock, [HANG], models=models)).check())
     wire = Wire(clock, [HANG], models=["other"])
     with pytest.raises(InvalidInput, match=r"does not list the model 'm'; it has other"):
         await run(clock, policy(clock, wire).check())

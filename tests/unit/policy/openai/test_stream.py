@@ -132,7 +132,7 @@ def test_bytes_that_are_no_utf8_become_marks():
 
 
 def test_a_piece_that_is_no_json_spoils_the_stream():
-    with pytest.raises(MalformedReply, match="no JSON"):
+    with pytest.raises(MalformedReply, match="not JSON"):
         assembled(delta(content="a"), b'{"choices": [')
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import worker as ray_worker
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import AuthenticationError, RayError
@@ -20,6 +21,7 @@ from outrider.cluster.engines.ray.roll import living_nodes, own_ip
 from outrider.core.errors import ClusterError, InvalidInput
 
 _log = logging.getLogger(__name__)
+_print = ray_worker.print_to_stdstream
 
 PROBE_SECONDS = 3.0
 JOIN_SECONDS = 60.0
@@ -93,8 +95,15 @@ def await_nodes(n_nodes: int, seconds: float = JOIN_SECONDS) -> None:
 
 
 def _init(where: str, namespace: str, **options: Any) -> None:
+    ray_worker.print_to_stdstream = _print_apart
     with _own_signals(), _without_notices():
         ray.init(address=where, namespace=namespace, configure_logging=False, **options)
+
+
+def _print_apart(data: dict[str, Any], ignore_prefix: bool) -> None:
+    """Print what Ray itself reports to standard error: a program's output, which may be JSON, is its own."""
+    is_err = data["is_err"] or data.get("pid") == "raylet"
+    _print({**data, "is_err": is_err}, ignore_prefix)
 
 
 @contextmanager

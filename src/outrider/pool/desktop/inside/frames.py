@@ -48,7 +48,7 @@ def _head(text: bytes) -> dict[str, Any]:
     try:
         head = json.loads(text)
     except ValueError as exc:
-        raise BadFrame("the head is no JSON") from exc
+        raise BadFrame("the head is not JSON") from exc
     if not isinstance(head, dict):
-        raise BadFrame("the head is no object")
+        raise BadFrame("the head is not an object")
     return head

@@ -21,7 +21,7 @@ HANDLED_SECONDS = 0.01
 """How long a window manager that has handled a move has nothing to do."""
 
 BUSY_SECONDS = 5.0
-"""After so long nobody is waited for."""
+"""Give up waiting for a program after this."""
 
 _LOOK_SECONDS = 0.005
 _FAKE_INPUT = 2

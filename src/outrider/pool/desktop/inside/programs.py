@@ -76,7 +76,7 @@ class Programs:
             return None
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(f"{path} is no file")
+                raise OSError(f"{path} is not a file")
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
             raise OSError(f"{path} has more than {MAX_FILE_BYTES} bytes")
@@ -95,5 +95,10 @@ class Programs:
 
 
 def _start_of(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read(MAX_OUTPUT_BYTES)
+    """Read without moving the file's offset: programs left in the background share it, and go on writing there."""
+    parts: list[bytes] = []
+    n_read = 0
+    while n_read < MAX_OUTPUT_BYTES and (part := os.pread(file.fileno(), MAX_OUTPUT_BYTES - n_read, n_read)):
+        parts.append(part)
+        n_read += len(part)
+    return b"".join(parts)

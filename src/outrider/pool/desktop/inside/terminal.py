@@ -6,12 +6,13 @@ The order is an escape sequence that nobody sees, written to where the terminal'
 import contextlib
 import os
 import select
+import subprocess
 import time
 
 from outrider.pool.desktop.inside.windows import windows
 from outrider.pool.desktop.inside.x11 import Display, XError
 
-PRINT_SECONDS = 3.0
+PRINT_SECONDS = 6.0
 
 _PROGRAM = "XTerm"
 _PRINT_ALL = b"\x1b[?4h\x1b[?4l\x1b[?11i"
@@ -48,9 +49,9 @@ class Terminal:
         with contextlib.ExitStack() as owned:
             reading = os.open(self._pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             owned.callback(os.close, reading)
-            writing = os.open(device, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+            writing = os.open(device, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)
             owned.callback(os.close, writing)
-            os.write(writing, _PRINT_ALL)
+            _order(writing)
             printed = _all_of(reading).decode(errors="replace").replace(_SECOND_HALF, "")
         return "\n".join(line.rstrip() for line in printed.splitlines()).strip("\n")
 
@@ -64,6 +65,18 @@ def _device_below(pid: int) -> str | None:
                 if os.major(number) in _PTS_MAJORS:
                     return f"/dev/pts/{os.minor(number)}"
     return None
+
+
+def _order(terminal: int) -> None:
+    """Write the order between what the terminal's programs write.
+
+    Only who waits for the terminal gets a turn beside a program that prints without pause: the kernel turns away
+    writers that do not. A program of its own waits, since it can be ended where the terminal was stopped.
+    """
+    try:
+        subprocess.run(["cat"], input=_PRINT_ALL, stdout=terminal, timeout=PRINT_SECONDS, check=True)
+    except subprocess.TimeoutExpired as exc:
+        raise XError(f"the terminal has taken no order within {PRINT_SECONDS} s: it was stopped") from exc
 
 
 def _all_of(descriptor: int) -> bytes:

@@ -99,7 +99,7 @@ SELECT count(*), (SELECT pg_notify($14, $15)) FROM added
 
 -- name: lock_waiting
 -- One rollout and its lane, locked: a claim passes it over meanwhile, or is waited for.
-SELECT {rollout}, r.lane FROM rollouts r WHERE r.rollout_id = $1 FOR UPDATE
+SELECT {rollout} FROM rollouts r WHERE r.rollout_id = $1 FOR UPDATE
 
 -- name: change
 -- A rollout that waits becomes another one, in its old place.
@@ -382,15 +382,18 @@ WHERE excluded.last_seen_at >= workers.last_seen_at + $3
 SELECT {worker} FROM workers ORDER BY first_seen_at, worker_id
 
 -- name: note_workers
--- What workers have done since the last note, and what they say of themselves, if they do.
+-- What workers have done since the last note, and what they say of themselves, if they do; with its receipt, without
+-- which nothing is noted.
+WITH receipt AS (UPDATE receipts SET number = $2, written_at = now() WHERE receipt_id = $1 RETURNING number)
 INSERT INTO workers (worker_id, first_seen_at, last_seen_at, n_succeeded, n_failed, last_ended_at, stats)
-SELECT n.worker_id, $6, $6, n.n_succeeded, n.n_failed, n.ended_at, n.stats
-FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::double precision[], $5::bytea[])
+SELECT n.worker_id, $8, $8, n.n_succeeded, n.n_failed, n.ended_at, n.stats
+FROM receipt, unnest($3::text[], $4::bigint[], $5::bigint[], $6::double precision[], $7::bytea[])
     AS n (worker_id, n_succeeded, n_failed, ended_at, stats)
 ORDER BY n.worker_id
 ON CONFLICT (worker_id) DO UPDATE SET n_succeeded = workers.n_succeeded + excluded.n_succeeded,
     n_failed = workers.n_failed + excluded.n_failed, stats = coalesce(excluded.stats, workers.stats),
     last_ended_at = greatest(workers.last_ended_at, excluded.last_ended_at)
+RETURNING TRUE
 
 -- name: leases
 -- Who holds what.
@@ -456,6 +459,10 @@ UPDATE tallied SET finish_seq = $1
 -- name: oldest_queued
 -- How long something of one mode has been waiting.
 SELECT enqueued_at FROM rollouts WHERE mode = $1 AND lane <> '' ORDER BY seq LIMIT 1
+
+-- name: n_set_aside
+-- How many rollouts wait to run alone.
+SELECT count(*) FROM rollouts WHERE lane >= '~'
 
 -- name: lock_resources
 -- One new version at a time.

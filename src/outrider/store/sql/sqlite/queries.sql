@@ -81,8 +81,8 @@ UPDATE rollouts SET status = ?, n_failures = ?, failure = ?, lane = ?, request_i
 WHERE seq = ?
 
 -- name: place
--- Where a rollout stands, and in which lane it waits.
-SELECT seq, lane FROM rollouts WHERE rollout_id = ?
+-- Where a rollout stands.
+SELECT seq FROM rollouts WHERE rollout_id = ?
 
 -- name: change
 -- A rollout that waits becomes another one, in its old place.
@@ -238,6 +238,10 @@ UPDATE tallied SET seq = ?, finish_seq = ?
 -- name: oldest_queued
 -- How long something of one mode has been waiting.
 SELECT enqueued_at FROM rollouts WHERE mode = ? AND lane IS NOT NULL ORDER BY seq LIMIT 1
+
+-- name: n_set_aside
+-- How many rollouts wait to run alone.
+SELECT count(*) FROM rollouts WHERE (lane >= '~') = 1 AND lane IS NOT NULL
 
 -- name: insert_resources
 -- A new version of the resources.

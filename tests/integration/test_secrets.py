@@ -209,6 +209,8 @@ async def test_a_run_on_ray_shows_no_password_and_no_key(
 ):
     """The folder has what Ray writes too: its logs, and those of its workers."""
     monkeypatch.setenv("RAY_TMPDIR", str(short_path))
+    monkeypatch.setenv("HOME", str(short_path))  # that of the command too: both find the same token, or none
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)  # which a Ray that this process had may have left
     with ray_nodes(1) as nodes:
         async with ModelServer("\\boxed{4}", key=KEY) as server, command_lines() as lines:
             model = ("--model", "test-model", "--base-url", server.base_url, "--header", "X-Api-Key=env:HEADER_KEY")

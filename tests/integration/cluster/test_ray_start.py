@@ -144,6 +144,13 @@ def test_a_wrong_token_is_told_from_a_wrong_address(fresh):
     )
 
 
+def test_a_missing_token_is_told(fresh, tmp_path):
+    """Ray itself would end the process, with pages of its stack."""
+    _, (address, _, _) = fresh
+    said = join(address, RAY_AUTH_TOKEN=None, HOME=str(tmp_path))
+    assert said.startswith("InvalidInput RAY_AUTH_MODE is token, and this process has no token of Ray")
+
+
 def test_other_versions_are_named(fresh):
     _, (address, _, _) = fresh
     said = join(address, version=["0.1.2"])

@@ -14,7 +14,12 @@ from typing import Any
 import ray
 from ray._private import worker as ray_worker
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray._raylet import (  # type: ignore[attr-defined]
+    AuthenticationMode,
+    AuthenticationTokenLoader,
+    GcsClient,
+    get_authentication_mode,
+)
 from ray.exceptions import AuthenticationError, RayError
 
 from outrider.cluster.engines.ray.roll import living_nodes, own_ip
@@ -154,6 +159,7 @@ def _probe(where: str, source: str) -> None:
         return
     host, port = _split(where, source)
     _greet(_resolved(host), port, where)
+    _refuse_a_missing_token()
     try:
         _knock(_resolved(host), port)
     except AuthenticationError as exc:
@@ -164,6 +170,17 @@ def _probe(where: str, source: str) -> None:
         ) from exc
     except RayError as exc:
         raise InvalidInput(_nobody(where, f"what listens on {host}:{port} is something else: {exc}")) from exc
+
+
+def _refuse_a_missing_token() -> None:
+    """Without this check Ray ends the whole process where a token is asked for and there is none."""
+    if get_authentication_mode() != AuthenticationMode.TOKEN:
+        return
+    if not AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
+        raise InvalidInput(
+            "RAY_AUTH_MODE is token, and this process has no token of Ray: set RAY_AUTH_TOKEN, or copy the cluster's "
+            "~/.ray/auth_token to this home folder (`ray get-auth-token` prints it on the head node)"
+        )
 
 
 def _knock(host: str, port: int) -> None:

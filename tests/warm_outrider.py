@@ -28,6 +28,8 @@ from types import ModuleType
 AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OPENBLAS_", "OUTRIDER_CRASH")
 """Variables that count when an interpreter starts or imports: a command that has others of them is not forked."""
 PATH = "PYTHONPATH"
+AT_RUN = (PATH, "PYTHONBREAKPOINT")
+"""Such variables that do not: Ray sets the second in a process that uses it."""
 MAX_REQUEST_BYTES = 100_000
 PR_SET_PDEATHSIG = 1
 SCRIPT_SECONDS = 300.0
@@ -59,7 +61,7 @@ sys.exit(code)
 
 
 def _counting_at_start(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in variables.items() if name.startswith(AT_START) and name != PATH}
+    return {name: value for name, value in variables.items() if name.startswith(AT_START) and name not in AT_RUN}
 
 
 _at_start = _counting_at_start(os.environ)

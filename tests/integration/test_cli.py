@@ -254,7 +254,7 @@ def test_ctrl_c_hands_back_what_runs_and_leaves_nothing():
     assert process.returncode == 0
     assert "Stopping" in output
     assert run_json("status")["rollouts"]["requeuing"] + run_json("status")["rollouts"]["queuing"] == 2
-    assert not list(Path("outrider.db-bells").glob("*"))
+    assert not list(Path("outrider.db-bells").glob("*-*"))
 
 
 def test_a_second_ctrl_c_stops_at_once_and_the_rollouts_come_back():

@@ -1,15 +1,18 @@
 """Environment variables that hold keys: kept out of the environment of agents and of the programs that they start.
 
 Invariants:
-- What is withheld is not in `os.environ`, nor in the environment of a process that is started from then on.
+- What is withheld is not in `os.environ`, nor in `/proc/PID/environ`, nor in the environment of a process that is
+  started from then on.
 - Code of ours reads a key by `variable`, which finds it whether it is withheld or not.
 """
 
 import os
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from outrider.core.secret import Secret
 
@@ -49,6 +52,7 @@ def withheld(keys: Mapping[str, Secret], passed: Collection[str] = ()) -> Iterat
     found = keys_here(keys, passed)
     before = dict(_withheld)
     taken = {name: os.environ.pop(name) for name in found if name in os.environ}
+    _wipe_first_values(taken)
     _withheld.update({**keys, **found, **{name: key for name, key in keys.items() if key}})
     try:
         yield
@@ -56,6 +60,21 @@ def withheld(keys: Mapping[str, Secret], passed: Collection[str] = ()) -> Iterat
         _withheld.clear()
         _withheld.update(before)
         os.environ.update(taken)
+
+
+def _wipe_first_values(names: Collection[str]) -> None:
+    """Overwrite the values that the process was started with: `/proc/PID/environ` shows that memory."""
+    if not names or sys.platform != "linux":
+        return
+    import ctypes  # noqa: PLC0415 there is no need of it elsewhere
+
+    begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+    place = begin
+    for entry in ctypes.string_at(begin, end - begin).split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if os.fsdecode(name) in names:
+            ctypes.memset(place + len(entry) - len(value), 0, len(value))
+        place += len(entry) + 1
 
 
 def withheld_names() -> list[str]:

@@ -19,7 +19,7 @@ from promptly import within
 LATE_SECONDS = 30.0
 
 FRESH = """
-import json, signal, sys
+import json, os, signal, sys
 import ray
 from cluster_workers import Calculator
 from ray._private import worker
@@ -28,6 +28,7 @@ from outrider.cluster import Cluster
 def stop(*_):
     sys.exit("stopped")
 
+variables = dict(os.environ)
 signal.signal(signal.SIGTERM, stop)
 with Cluster(num_gpus=2, num_cpus=4) as cluster:
     with Cluster() as same:
@@ -39,7 +40,8 @@ with Cluster(num_gpus=2, num_cpus=4) as cluster:
         print(json.dumps([address, sorted(gpus), group.pid().wait(30)]), flush=True)
         sys.stdin.readline()
     worker.print_to_stdstream({"lines": ["said by Ray"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
-print(json.dumps([ray.is_initialized(), signal.getsignal(signal.SIGTERM) is stop]), flush=True)
+is_as_before = dict(os.environ) == variables and signal.getsignal(signal.SIGTERM) is stop
+print(json.dumps([ray.is_initialized(), is_as_before]), flush=True)
 """
 """A cluster without an address, where Ray never was; it prints what it has, and after a line how it ended."""
 

@@ -1,6 +1,8 @@
 """Variables that hold keys are taken out of the environment, and found by our own code all the same."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -53,6 +55,25 @@ def test_keys_are_out_of_the_environment_within_the_block_only(monkeypatch: pyte
         assert variable("NOT_SET") is None
     assert {name: os.environ[name] for name in values} == values
     assert withheld_names() == []
+
+
+def test_keys_are_not_seen_from_outside_either():
+    """`/proc/PID/environ` shows the variables that a process began with."""
+    look = "open('/proc/self/environ', 'rb').read().split(b'\\0')"
+    program = f"""
+import os
+from outrider.core.variables import variable, withheld
+before = {look}
+with withheld({{}}):
+    during = {look}
+    value = variable("MY_TOKEN")
+assert b"MY_TOKEN=a" in before and b"PLAIN=b" in before, before
+assert b"MY_TOKEN=a" not in during and b"MY_TOKEN=" in during and b"PLAIN=b" in during, during
+assert [value, os.environ["MY_TOKEN"]] == ["a", "a"]
+"""
+    variables = {**os.environ, "MY_TOKEN": "a", "PLAIN": "b"}
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_worker_knows_the_keys_it_was_given_and_those_of_its_node(monkeypatch: pytest.MonkeyPatch):

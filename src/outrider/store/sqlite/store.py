@@ -33,6 +33,7 @@ from outrider.store.protocol import Resources, Statistics
 from outrider.store.sqlite import ledger_reads, machines, reads
 from outrider.store.sqlite.disk import Disk
 from outrider.store.sqlite.file import connect, connect_to_read
+from outrider.store.sqlite.lock_signal import LockSignal
 from outrider.store.sqlite.machines import SqliteMachines
 from outrider.store.sqlite.reads import SqliteReads
 from outrider.store.sqlite.thread import SqliteThread
@@ -60,7 +61,9 @@ class SqliteStore(LeasedStore):
     """The embedded engine."""
 
     def __init__(self, url: StoreUrl, path: Path, *, clock: Clock, durability: Durability, create: bool) -> None:
-        self._fifo_bell = FifoBell(clock, path.with_name(path.name + "-bells"))
+        bells = path.with_name(path.name + "-bells")
+        self._fifo_bell = FifoBell(clock, bells)
+        self._lock_signal = LockSignal(bells / "lock")
         super().__init__(url, clock, self._fifo_bell)
         self._host_clock = HostClock(clock)
         self._path = path
@@ -79,7 +82,6 @@ class SqliteStore(LeasedStore):
             f"read {self._path.name}",
             open_desk=self._open_reader,
             disk=self._disk,
-            writes=False,
             busy_seconds=BUSY_SECONDS,
         )
         try:
@@ -94,8 +96,8 @@ class SqliteStore(LeasedStore):
             f"write {self._path.name}",
             open_desk=self._open_writer,
             disk=self._disk,
-            writes=True,
             busy_seconds=BUSY_SECONDS,
+            lock_signal=self._lock_signal,
             quick=() if self._durability is Durability.FULL else (Claim, Report, NewRollout),
         )
         await self._writer.start()
@@ -118,6 +120,7 @@ class SqliteStore(LeasedStore):
         async with AsyncExitStack() as stack:
             for thread in last_first:
                 stack.push_async_callback(thread.stop)
+        self._lock_signal.close()
 
     def _ring(self, topics: frozenset[Topic]) -> Callable[[], None]:
         """Wake the other processes from the writer's thread; waking this one is left to its event loop."""

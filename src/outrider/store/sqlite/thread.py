@@ -27,6 +27,7 @@ from msgspec import Struct
 from outrider.core.crash_points import reached
 from outrider.core.errors import OutriderError, StoreDamaged, StoreError, StoreUnavailable
 from outrider.store.sqlite.disk import Disk
+from outrider.store.sqlite.lock_signal import LockSignal
 from outrider.store.usable import Usable
 
 _log = logging.getLogger(__name__)
@@ -38,8 +39,8 @@ QUICK_BATCH = 64
 """Calls that the event loop carries out itself at most, about two milliseconds' worth."""
 
 
-SHORT_PAUSE_SECONDS, LONG_PAUSE_SECONDS, PAUSE_GROWTH = 0.005, 0.05, 1.2
-"""How long to wait for another process's lock at first, and at last: that grows with the number of those who wait."""
+SHORT_PAUSE_SECONDS, LONG_PAUSE_SECONDS, PAUSE_GROWTH = 0.1, 0.5, 1.5
+"""How long to wait for the signal that another process has freed the lock, before trying all the same."""
 
 
 def _nothing(_: object) -> None:
@@ -77,7 +78,8 @@ class _Asked(Struct):
 class SqliteThread:
     """Runs the calls of one event loop at a desk that `open_desk` sets up, in a thread of its own.
 
-    Calls of the types `quick` may be carried out on the event loop. With `writes`, each transaction takes the lock.
+    Calls of the types `quick` may be carried out on the event loop. With `lock_signal` it writes: each transaction
+    takes the lock, and signals when it has freed it.
     """
 
     def __init__(
@@ -86,13 +88,13 @@ class SqliteThread:
         *,
         open_desk: Callable[[], Desk],
         disk: Disk,
-        writes: bool,
         busy_seconds: float,
+        lock_signal: LockSignal | None = None,
         quick: tuple[type, ...] = (),
     ) -> None:
         self._open_desk = open_desk
         self._disk = disk
-        self._writes = writes
+        self._lock_signal = lock_signal
         self._quick = frozenset(quick)
         self._desk: Desk
         self._n_in_thread = 0
@@ -256,32 +258,35 @@ class SqliteThread:
         return outcomes
 
     def _transact(self, desk: Desk, calls: list[Any], busy_seconds: float) -> list[Any]:
-        if self._writes:
+        if self._lock_signal is not None:
             self._disk.check()
         connection = desk.connection
         try:
             self._take_lock(connection, busy_seconds)
-            outcomes = desk.carry_out(calls)
-            if self._writes:
-                reached("sqlite.before_commit")
-            connection.execute("COMMIT")
-            if self._writes:
-                reached("sqlite.committed")
+            try:
+                outcomes = desk.carry_out(calls)
+                if self._lock_signal is not None:
+                    reached("sqlite.before_commit")
+                connection.execute("COMMIT")
+                if self._lock_signal is not None:
+                    reached("sqlite.committed")
+            except BaseException:
+                _roll_back(connection)
+                raise
+            finally:
+                if self._lock_signal is not None:
+                    self._lock_signal.send()
         except sqlite3.Error as exc:
-            _roll_back(connection)
             if isinstance(error := self._disk.explained(exc), StoreDamaged):
                 raise error from exc
-            raise
-        except BaseException:
-            _roll_back(connection)
             raise
         return outcomes
 
     def _take_lock(self, connection: sqlite3.Connection, busy_seconds: float) -> None:
-        """Begin, waiting for other processes in short random steps: SQLite's own back-off is slow and unfair."""
+        """Begin, waiting for other processes until one of them signals: SQLite's own back-off is slow and unfair."""
         if connection.in_transaction:  # the last rollback failed too
             connection.execute("ROLLBACK")
-        begin = "BEGIN IMMEDIATE" if self._writes else "BEGIN"
+        begin = "BEGIN" if self._lock_signal is None else "BEGIN IMMEDIATE"
         deadline = time.monotonic() + busy_seconds
         pause = SHORT_PAUSE_SECONDS
         while True:
@@ -295,10 +300,16 @@ class SqliteThread:
                         f"the database was locked by another process for {busy_seconds:g} s; "
                         "find the process that holds it (`fuser` names it) and continue or end it"
                     ) from exc
-                time.sleep(random.uniform(0.1, 1.0) * pause)
+                self._pause(random.uniform(0.1, 1.0) * pause)
                 pause = min(pause * PAUSE_GROWTH, LONG_PAUSE_SECONDS)
             else:
                 return
+
+    def _pause(self, seconds: float) -> None:
+        if self._lock_signal is None:
+            time.sleep(seconds)
+        else:
+            self._lock_signal.wait(seconds)
 
     def _explained(self, error: Exception) -> Exception:
         if isinstance(error, TornCall):

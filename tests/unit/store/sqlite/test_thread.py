@@ -11,7 +11,9 @@ import pytest
 
 from outrider.core.errors import InvalidInput, StoreError, StoreUnavailable
 from outrider.store.sqlite.disk import Disk
+from outrider.store.sqlite.lock_signal import LockSignal
 from outrider.store.sqlite.thread import BATCH, SqliteThread, carry_out_each
+from outrider.testing import eventually
 from processes import line, output_of, program, tell
 from promptly import within
 
@@ -57,8 +59,9 @@ def new_thread(
     def open_desk() -> Desk:
         return desk(sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False))
 
+    signal = LockSignal(path.parent / "lock")
     return SqliteThread(
-        "test", open_desk=open_desk, disk=Disk(path), writes=True, busy_seconds=busy_seconds, quick=quick
+        "test", open_desk=open_desk, disk=Disk(path), busy_seconds=busy_seconds, lock_signal=signal, quick=quick
     )
 
 
@@ -253,7 +256,47 @@ async def test_a_lock_that_another_process_holds_for_long_is_asked_for_less_and_
         other_process.execute("ROLLBACK")
         assert await asked == 1
     await asyncio.wait_for(thread.stop(), 10)
-    assert 5 <= n_tries <= 200
+    assert 3 <= n_tries <= 50
+
+
+@pytest.mark.parametrize("call", [insert(1), then_raise(insert(1), ValueError("a bug"))], ids=["commit", "rollback"])
+async def test_who_waits_for_a_lock_has_it_as_soon_as_another_of_ours_frees_it(path: Path, monkeypatch, call):
+    for pause in ("SHORT_PAUSE_SECONDS", "LONG_PAUSE_SECONDS"):
+        monkeypatch.setattr(f"outrider.store.sqlite.thread.{pause}", 60.0)
+    holder, waiter = new_thread(path), new_thread(path, busy_seconds=60.0)
+    await holder.start()
+    await waiter.start()
+    has_lock, go = threading.Event(), threading.Event()
+
+    def hold(db: sqlite3.Connection) -> int:
+        has_lock.set()
+        go.wait(10)
+        return call(db)
+
+    held = holder.submit(hold)
+    await asyncio.to_thread(has_lock.wait, 10)
+    waited = [waiter.submit(insert(n)) for n in (2, 3)]
+    await eventually(lambda: asyncio.to_thread((path.parent / "lock").exists))
+    go.set()
+    with within(5):
+        assert await asyncio.gather(*waited) == [2, 3]
+    await asyncio.gather(held, return_exceptions=True)
+    for thread in (holder, waiter):
+        await asyncio.wait_for(thread.stop(), 10)
+
+
+async def test_where_no_pipe_can_be_made_a_lock_is_looked_for_all_the_same(path: Path):
+    (path.parent / "lock").write_text("in its place")
+    thread = new_thread(path)
+    await thread.start()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other_process:
+        other_process.execute("BEGIN IMMEDIATE")
+        asked = thread.submit(insert(1))
+        await asyncio.sleep(0.2)
+        other_process.execute("ROLLBACK")
+        assert await asked == 1
+    await asyncio.wait_for(thread.stop(), 10)
+    assert (path.parent / "lock").read_text() == "in its place"
 
 
 class Quick:

@@ -6,8 +6,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ REPORT_SECONDS = 5.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 compared with, never bound
 AUTO_ADDRESS_FILE = Path("ray_current_cluster")
 
+SET_BY_RAY = ("PYTHONBREAKPOINT", "RAY_AUTH_MODE", "RAY_CLIENT_MODE", "RAY_USAGE_STATS_ENABLED")
+"""Variables that `ray.init` sets in its process and `ray.shutdown` leaves there."""
+
 HEALTH = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
@@ -49,28 +53,44 @@ FRAME_BYTES = 9
 SETTINGS = 4
 
 
-def connect(address: str | None, namespace: str, *, num_gpus: float | None, num_cpus: float | None) -> bool:
-    """Connect this process to Ray; whether that was done here, so that `ray.shutdown()` is for the caller to do.
+def connect(
+    address: str | None, namespace: str, *, num_gpus: float | None, num_cpus: float | None
+) -> Callable[[], None]:
+    """Connect this process to Ray; how to leave it again, which does nothing if the process was connected before.
 
     The amounts are for a Ray of its own. `InvalidInput` if there is no Ray at the address, or none that fits.
     """
     if ray.is_initialized():
         _refuse_another(address)
-        return False
+        return _stay
+    leave = partial(_leave, {name: os.environ.get(name) for name in SET_BY_RAY})
     source = "address" if address else "RAY_ADDRESS"
     where = address or os.environ.get("RAY_ADDRESS") or "local"
     if where == "auto":
         where = os.environ.get("RAY_ADDRESS") or where
     if where == "local":
         _start(namespace, num_gpus, num_cpus)
-        return True
+        return leave
     _probe(where, source)
     try:
         _init(where, namespace)
     except (RuntimeError, ValueError, OSError, RayError) as exc:
         ray.shutdown()
         raise InvalidInput(_why_not(where, exc)) from exc
-    return True
+    return leave
+
+
+def _stay() -> None:
+    """Whoever connected this process leaves Ray."""
+
+
+def _leave(before: Mapping[str, str | None]) -> None:
+    ray.shutdown()
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _start(namespace: str, num_gpus: float | None, num_cpus: float | None) -> None:

@@ -61,7 +61,7 @@ class RayEngine:
         num_cpus: float | None = None,
         known_nodes: Sequence[Sequence[str]] = (),
     ) -> None:
-        self._owns_ray = connect(address, namespace, num_gpus=num_gpus or None, num_cpus=num_cpus)
+        self._leave = connect(address, namespace, num_gpus=num_gpus or None, num_cpus=num_cpus)
         try:
             await_nodes(num_nodes)
         except BaseException:
@@ -195,10 +195,6 @@ class RayEngine:
         """Ray starts itself again when it is used after its end, which nobody wants."""
         if self._is_closed or not ray.is_initialized():
             raise ClusterError("the cluster is closed" if self._is_closed else "Ray was shut down in this process")
-
-    def _leave(self) -> None:
-        if self._owns_ray:
-            ray.shutdown()
 
     def _ended(self, seat: RaySeat) -> None:
         self._settled_at = time.monotonic() + SETTLE_SECONDS

@@ -36,6 +36,13 @@ async def slow(task, ctx):
     await asyncio.sleep(task.get("seconds", 30))
     return 1.0
 
+def leaves_a_word(task, ctx):
+    import atexit, threading
+    atexit.register(Path("exit handler").touch)
+    threading.Thread(target=lambda: (time.sleep(0.5), Path("thread").touch()), daemon=False).start()
+    print("a word", end="")
+    return 1.0
+
 async def broke(task, ctx):
     from outrider.core.errors import BudgetSpent
     raise BudgetSpent("1,000 tokens are used up")
@@ -265,6 +272,16 @@ async def test_a_run_that_is_cancelled_leaves_no_worker(store: Store, agents: Pa
         await asyncio.wait([run], timeout=10)
         assert run.cancelled()
         assert supervisor.workers == ()
+
+
+async def test_a_worker_that_ends_runs_exit_handlers_waits_for_threads_and_says_all(store: Store, agents: Path):
+    lines: list[str] = []
+    rollout = await store.enqueue_rollout({})
+    supervisor = supervise(store, "some_agents:leaves_a_word", scale=1, lines=lines)
+    await until_ended(store, supervisor, [rollout.rollout_id])
+    assert Path("exit handler").exists()
+    assert Path("thread").exists()
+    assert "a word" in lines
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,7 @@ def cpu_seconds(nodes: RayNodes) -> float:
 @pytest.mark.soak
 @pytest.mark.alone
 @pytest.mark.timeout(900)
-async def test_sixty_four_workers_that_are_all_at_work_do_a_fifth_of_what_sixteen_do_at_least(
+async def test_sixty_four_workers_that_are_all_at_work_do_half_of_what_sixteen_do_at_least(
     one_node: RayNodes, folder: Path
 ):
     n_rollouts = 20_000
@@ -331,8 +331,8 @@ async def test_sixty_four_workers_that_are_all_at_work_do_a_fifth_of_what_sixtee
             per_second=round(rates[n_workers]),
             cpu_microseconds=round(1e6 * spent / n_rollouts),
         )
-        assert seconds < 20
-    assert rates[64] > 0.2 * rates[16]
+        assert seconds < 10
+    assert rates[64] > 0.5 * rates[16]
 
 
 async def test_a_node_that_joins_and_does_not_see_the_file_of_the_store_is_left_out(one_node: RayNodes, folder: Path):

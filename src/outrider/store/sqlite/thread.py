@@ -42,6 +42,9 @@ QUICK_BATCH = 64
 SHORT_PAUSE_SECONDS, LONG_PAUSE_SECONDS, PAUSE_GROWTH = 0.1, 0.5, 1.5
 """How long to wait for the signal that another process has freed the lock, before trying all the same."""
 
+TURN_SECONDS = 0.005
+"""How long a process that needs the lock again at once may keep others waiting: a change of hands is dear."""
+
 
 def _nothing(_: object) -> None:
     """A call that does nothing, to wait for those before it."""
@@ -104,6 +107,8 @@ class SqliteThread:
         self._loop = asyncio.get_running_loop()
         self._usable = Usable()
         self._is_untidy = False
+        self._has_signalled = True
+        self._turn_began_at = 0.0
         self._death: StoreError | None = None
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -164,9 +169,19 @@ class SqliteThread:
                 afterwards.append(then)
         finally:
             _deliver(asked, outcomes, afterwards)
+            self._loop.call_soon(self._end_turn)
         if self._desk.is_untidy():
             self._pass_on([])
         return True
+
+    def _end_turn(self) -> None:
+        """Let others have the lock, unless this process needs it again at once and has not had it for long."""
+        if self._lock_signal is None or self._has_signalled or self._n_in_thread > 0:
+            return
+        if self._asked and time.monotonic() - self._turn_began_at < TURN_SECONDS:
+            return
+        self._has_signalled = True
+        self._lock_signal.send()
 
     def _run(self) -> None:
         try:
@@ -227,6 +242,7 @@ class SqliteThread:
     def _give_back(self, n_passed_on: int) -> None:
         """The thread is done with so many batches."""
         self._n_in_thread -= n_passed_on
+        self._loop.call_soon(self._end_turn)
 
     def _next_batch(self) -> tuple[list[_Asked], int] | None:
         """Wait for calls, take along those that came meanwhile, and count; None when the thread shall end."""
@@ -274,8 +290,7 @@ class SqliteThread:
                 _roll_back(connection)
                 raise
             finally:
-                if self._lock_signal is not None:
-                    self._lock_signal.send()
+                self._has_signalled = False
         except sqlite3.Error as exc:
             if isinstance(error := self._disk.explained(exc), StoreDamaged):
                 raise error from exc
@@ -303,6 +318,8 @@ class SqliteThread:
                 self._pause(random.uniform(0.1, 1.0) * pause)
                 pause = min(pause * PAUSE_GROWTH, LONG_PAUSE_SECONDS)
             else:
+                if self._has_signalled:
+                    self._turn_began_at = time.monotonic()
                 return
 
     def _pause(self, seconds: float) -> None:

@@ -34,6 +34,7 @@ WITHOUT_A_POINT: dict[str, str] = {
     "pool/sandbox": "files of a sandbox and of processes, which end with their owner",
     "pool/service/place.py": "tells of a pool that lives, under a lock that ends with its process",
     "store/fifo_bell.py": "wakes processes, which look for themselves if nobody does",
+    "store/sqlite/lock_signal.py": "wakes processes, which look for themselves if nobody does",
     "store/handle.py:_give_back": "one transaction; a lease that is not given back expires",
     "store/history.py": "the record that the checker reads",
     "train/atif.py": "an export, made anew by repeating the command; a file takes its place when it is whole",

@@ -36,6 +36,9 @@ def nodes():
 
 @pytest.fixture(scope="module")
 def cluster(nodes):
+    """Joined by a process that had a Ray of its own before, which asked for a token; this one does not."""
+    with Cluster(num_cpus=1):
+        pass
     with Cluster(nodes.address, num_nodes=2) as cluster:
         yield cluster
 

@@ -14,10 +14,14 @@ from typing import Any
 
 import ray
 from ray._private import worker as ray_worker
-from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray._private.authentication.authentication_token_setup import (
+    AUTH_MODE_ENV_VAR,
+    maybe_enable_token_auth_if_token_available,
+)
 from ray._raylet import (  # type: ignore[attr-defined]
     AuthenticationMode,
     AuthenticationTokenLoader,
+    Config,
     GcsClient,
     get_authentication_mode,
 )
@@ -36,7 +40,7 @@ REPORT_SECONDS = 5.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 compared with, never bound
 AUTO_ADDRESS_FILE = Path("ray_current_cluster")
 
-SET_BY_RAY = ("PYTHONBREAKPOINT", "RAY_AUTH_MODE", "RAY_CLIENT_MODE", "RAY_USAGE_STATS_ENABLED")
+SET_BY_RAY = ("PYTHONBREAKPOINT", AUTH_MODE_ENV_VAR, "RAY_CLIENT_MODE", "RAY_USAGE_STATS_ENABLED")
 """Variables that `ray.init` sets in its process and `ray.shutdown` leaves there."""
 
 HEALTH = {
@@ -86,6 +90,10 @@ def _stay() -> None:
 
 def _leave(before: Mapping[str, str | None]) -> None:
     ray.shutdown()
+    # Ray keeps what it has read of a variable that is gone, and the next Ray may ask for no token.
+    os.environ[AUTH_MODE_ENV_VAR] = before[AUTH_MODE_ENV_VAR] or "disabled"
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
     for name, value in before.items():
         if value is None:
             os.environ.pop(name, None)

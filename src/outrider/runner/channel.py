@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outrider.core import wire
 from outrider.core.errors import InvalidInput
 from outrider.runner.loop_watch import Blockage
+from outrider.runner.meter import Reading
 
 ALIVE_SECONDS = 1.0
 MAX_WAITING = 10_000
@@ -55,9 +56,10 @@ class WorkerExit:
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What a worker tells: a line, that its loop is blocked, that it has ended; without any, that it is alive."""
+    """What a worker tells: a line, what it has used, that its loop is blocked, its end; without any, that it lives."""
 
     line: str | None = None
+    reading: Reading | None = None
     blockage: Blockage | None = None
     ended: WorkerExit | None = None
 
@@ -67,7 +69,7 @@ def _cut(report: Report) -> Report:
     line, ended = report.line, report.ended
     if ended is not None:
         ended = replace(ended, description=ended.description[:MAX_CHARACTERS])
-    return Report(line=line and line[:MAX_CHARACTERS], blockage=report.blockage, ended=ended)
+    return structs.replace(report, line=line and line[:MAX_CHARACTERS], ended=ended)
 
 
 def framed(record: bytes) -> bytes:
@@ -145,8 +147,9 @@ class SupervisorEnd(asyncio.Protocol):
     `is_broken`: code that the worker runs has written to the channel, and nothing more can be read from it.
     """
 
-    def __init__(self, on_line: Callable[[str], None]) -> None:
+    def __init__(self, on_line: Callable[[str], None], on_reading: Callable[[Reading], None]) -> None:
         self._on_line = on_line
+        self._on_reading = on_reading
         self._unread = bytearray()
         self._transport: asyncio.WriteTransport | None = None
         self.n_heard = 0
@@ -191,6 +194,8 @@ class SupervisorEnd(asyncio.Protocol):
         self.n_heard += 1
         if report.line is not None:
             self._on_line(report.line)
+        if report.reading is not None:
+            self._on_reading(report.reading)
         self.blockage = self.blockage or report.blockage
         self.ended = self.ended or report.ended
         if report.blockage is not None or report.ended is not None:

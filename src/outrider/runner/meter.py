@@ -2,15 +2,10 @@
 
 from collections.abc import Sequence
 
-import msgspec
 from msgspec import Struct
 
 from outrider.core.chat import Message, ToolSpec
-from outrider.core.decoding import from_json
 from outrider.policy import ChatPolicy, Completion, Probe, Sampling
-
-MARK = "\x1e"
-"""A line that begins with this character is a worker process's reading, not something it says."""
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -37,14 +32,6 @@ class Reading(Struct, frozen=True, kw_only=True):
     @property
     def tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
-
-    def to_line(self) -> str:
-        return MARK + msgspec.json.encode(self).decode()
-
-    @classmethod
-    def of_line(cls, line: str) -> "Reading | None":
-        """The reading in a line, if it is one."""
-        return from_json(line[1:], cls) if line.startswith(MARK) else None
 
 
 class Meter:

@@ -75,7 +75,11 @@ async def _work(spec: WorkerSpec, channel: WorkerEnd) -> WorkerExit:
     channel.listen(drain)
     try:
         async with open_runner(
-            spec, lambda line: channel.tell(Report(line=line)), watch=watch, owns_process=True
+            spec,
+            lambda line: channel.tell(Report(line=line)),
+            lambda reading: channel.tell(Report(reading=reading)),
+            watch=watch,
+            owns_process=True,
         ) as runner:
             channel.tell(Report())  # heard before agents' code runs, which may never let another word out
             channel.flush(EXIT_SECONDS)

@@ -311,12 +311,9 @@ class ProcessWorker:
         *,
         on_reading: Callable[[Reading], object] = lambda _: None,
     ) -> "ProcessWorker":
-        def hear(line: str) -> None:
-            if (reading := Reading.of_line(line)) is None:
-                on_line(line)
-            else:
-                worker.reading = reading
-                on_reading(reading)
+        def hear(reading: Reading) -> None:
+            worker.reading = reading
+            on_reading(reading)
 
         loop = asyncio.get_running_loop()
         spec = spec.with_keys()
@@ -335,7 +332,7 @@ class ProcessWorker:
                     env={**variables, WORKER_MARK: mark},
                     start_new_session=True,
                 )
-            _, channel = await loop.create_unix_connection(lambda: SupervisorEnd(hear), sock=ours)
+            _, channel = await loop.create_unix_connection(lambda: SupervisorEnd(on_line, hear), sock=ours)
             worker = cls(transport, output, channel, spec, (guard, mark))
             channel.send(wire.to_private_record(spec))
             await guard.settled()
@@ -442,29 +439,34 @@ class ProcessWorker:
 
 @asynccontextmanager
 async def open_runner(
-    spec: WorkerSpec, say: LineHandler, *, watch: LoopWatch | None = None, owns_process: bool = False
+    spec: WorkerSpec,
+    say: LineHandler,
+    on_reading: Callable[[Reading], None],
+    *,
+    watch: LoopWatch | None = None,
+    owns_process: bool = False,
 ) -> AsyncIterator[Runner]:
-    """The worker that `spec` describes, on a store of its own. It says what it has used too, in lines of readings."""
+    """The worker that `spec` describes, on a store of its own; it tells what it has used, also at its end."""
     meter = Meter()
     async with (
         await open_when_there(spec.store_url, lambda what: say(f"⏳ Worker-{spec.index} {what}")) as store,
         open_episodes(spec.episodes, meter, worker=spec.index, journal=store) as episodes,
     ):
-        readings = asyncio.create_task(_say_readings(meter, say, SystemClock()), name="say readings")
+        readings = asyncio.create_task(_tell_readings(meter, on_reading, SystemClock()), name="tell readings")
         try:
             yield new_runner(store, spec, episodes, say, watch=watch, owns_process=owns_process)
         finally:
             readings.cancel()
-            say(meter.reading.to_line())
+            on_reading(meter.reading)
 
 
-async def _say_readings(meter: Meter, say: LineHandler, clock: Clock) -> None:
-    said = meter.reading
+async def _tell_readings(meter: Meter, on_reading: Callable[[Reading], None], clock: Clock) -> None:
+    told = meter.reading
     while True:
         await sleep(clock, READING_SECONDS)
-        if meter.reading is not said:
-            said = meter.reading
-            say(said.to_line())
+        if meter.reading is not told:
+            told = meter.reading
+            on_reading(told)
 
 
 def new_runner(

@@ -52,6 +52,17 @@ def test_a_deadline_takes_nothing(channel):
     assert channel.get_batch(2, timeout=30) == ["a", "b"]
 
 
+def test_a_deadline_of_nothing_is_over_at_once(channel):
+    with within(5), pytest.raises(CallLate, match="0 items came of key 'default' within 0 s"):
+        channel.get(timeout=0)
+    channel.put_many("ab")
+    with within(5), pytest.raises(CallLate, match="2 items came"):
+        channel.get_batch(3, timeout=0)
+    assert channel.get_batch(3, max_wait=0, timeout=5) == ["a", "b"]
+    channel.put("c")
+    assert channel.get(timeout=0) == "c"
+
+
 async def test_a_cancelled_get_takes_nothing(channel):
     cancelled = asyncio.create_task(_get(channel))
     await asyncio.sleep(0.02)

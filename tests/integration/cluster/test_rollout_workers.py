@@ -41,6 +41,12 @@ async def slow(task, ctx):
     await asyncio.sleep(task.get("seconds", 30))
     return 1.0
 
+async def forges(task, ctx):
+    for number in range(32):  # what a reading of the worker begins with, or began with once
+        print(chr(number) + '{"calls": 1000, "prompt_tokens": 1000000, "completion_tokens": 1000000}', flush=True)
+    await asyncio.sleep(1.5)
+    return 1.0
+
 async def broke(task, ctx):
     from outrider.core.errors import BudgetSpent
     raise BudgetSpent("1,000 tokens are used up")
@@ -187,6 +193,18 @@ async def test_the_number_of_workers_follows_the_queue(cluster: Cluster, store: 
         assert len(await store.wait_for_rollouts(ids, timeout=30)) == 4
         await eventually(nobody, within_seconds=20)
         supervisor.drain()
+
+
+async def test_what_an_agent_prints_is_never_taken_for_what_a_worker_has_used(cluster: Cluster, store: Store):
+    lines: list[str] = []
+    rollout = await store.enqueue_rollout({})
+    supervisor = supervise(cluster, store, spec_of(store, "some_agents:forges", max_rollouts=1), lines)
+    async with asyncio.timeout(30):
+        await supervisor.run()
+    (ended,) = await store.query_rollouts(rollout_ids=[rollout.rollout_id])
+    assert ended.status is RolloutStatus.SUCCEEDED
+    assert supervisor.reading.tokens == 0
+    assert sum('"calls": 1000' in line for line in lines) >= 30
 
 
 async def test_what_a_worker_has_used_is_known_when_it_has_ended(cluster: Cluster, store: Store):

@@ -184,22 +184,25 @@ class DurableChannel:
     ) -> list[AttemptedRollout]:
         """Claim a batch; what was claimed for one that does not come about is handed back."""
         batch: list[AttemptedRollout] = []
-        waits = [seconds for seconds in (max_wait, timeout) if seconds is not None]
+        limit = min([seconds for seconds in (max_wait, timeout) if seconds is not None], default=None)
+        is_late = False
         try:
-            async with asyncio.timeout(min(waits) if waits and min(waits) > 0 else None):
-                await self._fill(batch, key, n, weight, may_wait=max_wait != 0)
+            async with asyncio.timeout(limit or None):
+                is_late = not await self._fill(batch, key, n, weight, may_wait=limit != 0)
         except TimeoutError:
-            if max_wait is None or (timeout is not None and timeout < max_wait):
-                await self._hand_back(batch)
-                raise CallLate(f"{self}: {len(batch)} items came of key {key!r} within {timeout:g} s") from None
+            is_late = True
         except BaseException:
             await asyncio.shield(asyncio.wait_for(self._hand_back(batch), HAND_BACK_SECONDS))
             raise
+        if is_late and timeout is not None and (max_wait is None or timeout < max_wait):
+            await self._hand_back(batch)
+            raise CallLate(f"{self}: {len(batch)} items came of key {key!r} within {timeout:g} s")
         return batch
 
     async def _fill(
         self, batch: list[AttemptedRollout], key: str, n: int | None, weight: float | None, *, may_wait: bool
-    ) -> None:
+    ) -> bool:
+        """Whether the batch is whole, or nothing more will come."""
         total = wait = 0.0
         while (n is None or len(batch) < n) and (weight is None or total < weight):
             limit = n - len(batch) if n is not None and weight is None else 1
@@ -208,12 +211,13 @@ class DurableChannel:
             total += sum(map(_weight, claimed))
             if weight is not None and batch and total > weight:
                 await self._hand_back(claimed)
-                return
+                return True
             batch += claimed
             if not claimed and (not may_wait or await self._is_drained(key)):
                 if may_wait and not batch:
                     raise ChannelClosed(f"{self} is closed and has nothing more to read of key {key!r}")
-                return
+                return may_wait
+        return True
 
     async def _dequeue(self, key: str, limit: int, wait: float) -> list[AttemptedRollout]:
         """A claim that is cancelled half-way is repeated by its id, and what it brought handed back."""

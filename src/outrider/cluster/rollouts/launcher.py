@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -24,7 +24,7 @@ from outrider.cluster.info import NodeInfo
 from outrider.cluster.post import Link
 from outrider.cluster.rollouts.berths import Berth, Berths, Choice, OnNode, the_best
 from outrider.cluster.rollouts.reach import StoreUnseen, check_sight
-from outrider.cluster.rollouts.voice import SAID
+from outrider.cluster.rollouts.voice import SAID, USED
 from outrider.cluster.rollouts.worker import RolloutWorker
 from outrider.core import wire
 from outrider.core.clock import SystemClock
@@ -125,13 +125,6 @@ class ClusterWorker:
                 return True
         return False
 
-    def hear(self, line: str, on_line: LineHandler) -> None:
-        reading = Reading.of_line(line)
-        if reading is not None:
-            self.reading = reading
-        elif line:
-            on_line(line)
-
     async def _live(self, spec: WorkerSpec) -> WorkerExit:
         while True:
             berth, given = await self._dock.berth(spec)
@@ -184,7 +177,8 @@ class _Dock:
         self._workers: WeakValueDictionary[str, ClusterWorker] = WeakValueDictionary()
         self._n_failed_starts: Counter[int] = Counter()
         self._turns: dict[str, asyncio.Semaphore] = {}
-        cluster.post.serve(SAID, self._said)
+        cluster.post.serve(SAID, partial(self._pass_on, self._hear_line))
+        cluster.post.serve(USED, partial(self._pass_on, self._hear_usage))
 
     async def berth(self, spec: WorkerSpec) -> tuple[Berth, WorkerSpec]:
         """Where the worker goes; the place is its own until it leaves."""
@@ -264,13 +258,17 @@ class _Dock:
         """To be held while a worker starts there, which takes a CPU for seconds: half of them are left to rollouts."""
         return self._turns.setdefault(node.name, asyncio.Semaphore(max(1, int(node.n_cpus) // 2)))
 
-    def _said(self, _: Link, head: Any, __: object) -> None:
+    def _pass_on(self, hear: Callable[[str, Any], None], _: Link, head: Any, __: object) -> None:
         with suppress(RuntimeError):  # the command is over
-            self._loop.call_soon_threadsafe(self._hear, *head)
+            self._loop.call_soon_threadsafe(hear, *head)
 
-    def _hear(self, address: str, line: str) -> None:
+    def _hear_line(self, address: str, line: str) -> None:
+        if address in self._workers and line:
+            self._on_line(line)
+
+    def _hear_usage(self, address: str, record: bytes) -> None:
         if (worker := self._workers.get(address)) is not None:
-            worker.hear(line, self._on_line)
+            worker.reading = wire.from_record(record, Reading)
 
 
 async def _killed(group: "WorkerGroup[RolloutWorker]") -> None:

@@ -2,34 +2,27 @@
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from outrider.cluster.post import Endpoint
 from outrider.cluster.rollouts.reach import StoreFile
-from outrider.cluster.rollouts.voice import POOL_SAID, logging_to, open_voice
+from outrider.cluster.rollouts.voice import POOL_COUNTED, POOL_SAID, logging_to, open_voice
 from outrider.cluster.worker import Worker
 from outrider.core import wire
-from outrider.core.decoding import from_json
 from outrider.core.secret import Secret
 from outrider.core.undumpable import become_undumpable
 from outrider.core.variables import withheld
-from outrider.pool import MachinePool, PoolStatistics
+from outrider.pool import MachinePool
 from outrider.pool.service.host import hosted_pool
 from outrider.runner.machines import SupplySpec
-from outrider.runner.worker import LineHandler
 from outrider.store.opening import open_when_there
 
 LOG_LEVEL = "WARNING"
 TELL_SECONDS = 1.0
 MAX_FAILURES = 3
 """If none of the first machines can be made, the pool gives up after so many."""
-
-_COUNTED = "\x1e"
-"""A line that begins with this character is what the pool has counted so far."""
 
 
 class NodePool(Worker):
@@ -59,7 +52,8 @@ class NodePool(Worker):
             loop.call_soon_threadsafe(self._stopping.set)
 
         post, name = self._seated.post, self.get_name()
-        async with open_voice(post, self._launcher, name, on_lost=stop, service=POOL_SAID) as say:
+        async with open_voice(post, self._launcher, name, on_lost=stop, services=(POOL_SAID, POOL_COUNTED)) as voice:
+            say = voice.say
             with (
                 logging_to(say, f"pool {given.pool.name} on node {self.worker_info.node_ip}", LOG_LEVEL),
                 withheld(wire.from_record(keys, dict[str, Secret]), passed=frozenset(os.environ)),
@@ -68,7 +62,7 @@ class NodePool(Worker):
                     await open_when_there(store_url, lambda what: say(f"⏳ pool {given.pool.name} {what}")) as store,
                     hosted_pool(given.machines, given.pool, journal=store) as pool,
                 ):
-                    await self._until_stopped(_lend(pool, given, say))
+                    await self._until_stopped(_lend(pool, given, voice.record))
                 return wire.to_record(pool.statistics())
 
     async def stop(self) -> None:
@@ -87,15 +81,10 @@ class NodePool(Worker):
             await asyncio.wait(tasks)
 
 
-async def _lend(pool: MachinePool, supply: SupplySpec, say: LineHandler) -> None:
+async def _lend(pool: MachinePool, supply: SupplySpec, record: Callable[[bytes], None]) -> None:
     """Tell what there is, from the first machine on."""
     seconds = supply.pool.create_seconds + supply.pool.probe_seconds
     await pool.wait_until_ready(1, deadline=seconds, max_failures=MAX_FAILURES)
     while True:
-        say(_COUNTED + msgspec.json.encode(pool.statistics()).decode())
+        record(wire.to_record(pool.statistics()))
         await asyncio.sleep(TELL_SECONDS)
-
-
-def counted_in(line: str) -> PoolStatistics | None:
-    """What a pool that says this line has counted; None if it says something else."""
-    return from_json(line[1:], PoolStatistics) if line.startswith(_COUNTED) else None

@@ -10,7 +10,7 @@ Invariants:
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -25,9 +25,9 @@ from outrider.cluster.post import Link
 from outrider.cluster.rollouts.berths import Berth, Berths, OnNode
 from outrider.cluster.rollouts.counting import of_the_gone, summed
 from outrider.cluster.rollouts.launcher import close_group, is_loss, told
-from outrider.cluster.rollouts.node_pool import NodePool, counted_in
+from outrider.cluster.rollouts.node_pool import NodePool
 from outrider.cluster.rollouts.reach import StoreUnseen, check_sight
-from outrider.cluster.rollouts.voice import POOL_SAID
+from outrider.cluster.rollouts.voice import POOL_COUNTED, POOL_SAID
 from outrider.core import wire
 from outrider.core.clock import SystemClock
 from outrider.core.errors import ClusterError, InvalidInput, MachineError
@@ -111,7 +111,8 @@ class Shares:
         self._loop = asyncio.get_running_loop()
         self._shares = [Share(self, index, supply) for index, supply in enumerate(supplies)]
         self._tasks: list[asyncio.Task[None]] = []
-        cluster.post.serve(POOL_SAID, self._said)
+        cluster.post.serve(POOL_SAID, partial(self._pass_on, self._hear))
+        cluster.post.serve(POOL_COUNTED, partial(self._pass_on, self._count))
 
     @property
     def pools(self) -> tuple[str, ...]:
@@ -187,13 +188,17 @@ class Shares:
             share.give_up(error)
         self.recall(None, "there are no machines any more")
 
-    def _said(self, _: Link, head: Any, __: object) -> None:
+    def _pass_on(self, hear: Callable[[str, Any], None], _: Link, head: Any, __: object) -> None:
         with suppress(RuntimeError):  # the command is over
-            self._loop.call_soon_threadsafe(self._hear, *head)
+            self._loop.call_soon_threadsafe(hear, *head)
 
     def _hear(self, address: str, line: str) -> None:
+        if address in self.speakers and line:
+            self.say(line)
+
+    def _count(self, address: str, record: bytes) -> None:
         if (share := self.speakers.get(address)) is not None:
-            share.hear(line)
+            share.count(wire.from_record(record, PoolStatistics))
 
 
 class Share:
@@ -235,12 +240,8 @@ class Share:
             self._group.stop()
         return True
 
-    def hear(self, line: str) -> None:
-        counted = counted_in(line)
-        if counted is None:
-            if line:
-                self._shares.say(line)
-            return
+    def count(self, counted: PoolStatistics) -> None:
+        """The pool has counted this so far; it tells so from its first machine on."""
         self._now = counted
         if self._at is not None and not self._found.done():
             self._shares.say(f"pool {self.supply.pool.name} on node {self._at.ip} has its first machine")

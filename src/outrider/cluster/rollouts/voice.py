@@ -1,4 +1,7 @@
-"""How a worker tells its launcher, line by line and in order, what it does, what it has used, and what it logs."""
+"""How a worker tells its launcher, in order, what it does and logs, line by line, and what it has used.
+
+What is printed by code that it runs is only ever a line: records have a service of their own.
+"""
 
 import asyncio
 import logging
@@ -9,34 +12,55 @@ from outrider.cluster.post import Endpoint, Link, Post
 from outrider.core.errors import ClusterError
 from outrider.runner.worker import LineHandler
 
-SAID = "rollouts.said"
-"""The service of the launcher's post: it takes the name of a worker, and one line of it."""
-POOL_SAID = "rollouts.pool_said"
-"""The same for the pools that workers borrow from."""
+SAID, USED = "rollouts.said", "rollouts.used"
+"""Services of the launcher's post. They take the name of a worker and a line of it, or a record of what it has used."""
+POOL_SAID, POOL_COUNTED = "rollouts.pool_said", "rollouts.pool_counted"
+"""The same for the pools that workers borrow from, and what they have counted."""
 
 LAST_WORDS_SECONDS = 5.0
 
 
+class Voice:
+    """Takes lines and records from any thread."""
+
+    def __init__(self, post: Post, link: Link, name: str, services: tuple[str, str]) -> None:
+        self._post = post
+        self._link = link
+        self._name = name
+        self._said, self._recorded = services
+
+    def say(self, line: str) -> None:
+        self._tell(self._said, line)
+
+    def record(self, record: bytes) -> None:
+        self._tell(self._recorded, record)
+
+    def _tell(self, service: str, what: str | bytes) -> None:
+        with suppress(RuntimeError):  # the post is closed, and nobody listens any more
+            self._post.loop.call_soon_threadsafe(self._link.tell, service, (self._name, what))
+
+
 @asynccontextmanager
 async def open_voice(
-    post: Post, launcher: Endpoint, name: str, *, on_lost: Callable[[], None], service: str = SAID
-) -> AsyncIterator[LineHandler]:
-    """Takes lines from any thread. At the end of the block all of them have been heard, if the launcher is there.
+    post: Post,
+    launcher: Endpoint,
+    name: str,
+    *,
+    on_lost: Callable[[], None],
+    services: tuple[str, str] = (SAID, USED),
+) -> AsyncIterator[Voice]:
+    """At the end of the block all that was told has been heard, if the launcher is there.
 
     `on_lost` is called on the post's loop when the launcher is gone.
     """
     link = await asyncio.wrap_future(post.submit(_connected(post, launcher, on_lost)))
 
-    def say(line: str) -> None:
-        with suppress(RuntimeError):  # the post is closed, and nobody listens any more
-            post.loop.call_soon_threadsafe(link.tell, service, (name, line))
-
     try:
-        yield say
+        yield Voice(post, link, name, services)
     finally:
         with suppress(ClusterError, TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
-                await asyncio.wrap_future(post.submit(_heard_out(link, service, name, on_lost)))
+                await asyncio.wrap_future(post.submit(_heard_out(link, services[0], name, on_lost)))
 
 
 async def _connected(post: Post, launcher: Endpoint, on_lost: Callable[[], None]) -> Link:

@@ -94,8 +94,10 @@ class RolloutWorker(Worker):
             return await self._watched(spec, started)
 
     async def _watched(self, spec: WorkerSpec, started: "Future[str]") -> WorkerExit:
-        async with open_voice(self._seated.post, self._launcher, self.get_name(), on_lost=self._stop) as say:
-            process = await ProcessWorker.start(spec, say, on_reading=lambda reading: say(reading.to_line()))
+        async with open_voice(self._seated.post, self._launcher, self.get_name(), on_lost=self._stop) as voice:
+            process = await ProcessWorker.start(
+                spec, voice.say, on_reading=lambda reading: voice.record(wire.to_record(reading))
+            )
             self._process = process
             started.set_result(process.worker_id)
             return await process.wait()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,20 @@ def test_runs_are_listed_with_how_far_they_are():
     assert "run math builtin:solver" in shown
     assert "results/broken/plan.json is not the plan of a run" in shown
     assert "elsewhere holds no run" in outrider("ls", "--output-dir", "elsewhere").stdout
+
+
+def test_runs_are_listed_without_the_extra_that_training_needs():
+    outrider("run", "--mode", "math", "--limit", "3", "--model", "builtin:solver", "--name", "whole")
+    Path("results/trained").mkdir()
+    Path("results/trained/rollout.yaml").write_text(LAKE)
+    command = "import sys; sys.modules['numpy'] = None; from outrider.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "ls", "--json"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    runs = {one["name"]: one for one in json.loads(done.stdout)}
+    assert runs["whole"]["state"] == "done"
+    assert "numpy" in runs["trained"]["trouble"] or "[train]" in runs["trained"]["trouble"]
 
 
 @pytest.mark.parametrize("command", ["run", "rollout"])

@@ -15,12 +15,10 @@ from rich.text import Text
 from outrider.cli.console import wide_console
 from outrider.cli.options import json_option
 from outrider.cli.output import print_json
-from outrider.cli.rollout_config import read_settings
-from outrider.cli.rollout_folder import SETTINGS_FILE, STEPS_FILE
 from outrider.core.errors import InvalidInput
 from outrider.evaluate.plan import PLAN_FILE, load_identity
 from outrider.evaluate.results_file import count_results
-from outrider.evaluate.runs import RESULTS_FILE, RESULTS_FOLDER
+from outrider.evaluate.runs import RESULTS_FILE, RESULTS_FOLDER, SETTINGS_FILE, STEPS_FILE
 from outrider.evaluate.summary import Scoreboard
 
 
@@ -117,6 +115,8 @@ def _run(folder: Path) -> ListedRun:
 
 
 def _rollout(folder: Path) -> ListedRun:
+    from outrider.cli.rollout_config import read_settings  # noqa: PLC0415 needs an extra, which only trainers have
+
     settings = read_settings(folder / SETTINGS_FILE)
     steps = folder / STEPS_FILE
     n_done = len(steps.read_bytes().splitlines()) if steps.exists() else 0

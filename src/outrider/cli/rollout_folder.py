@@ -18,11 +18,9 @@ from outrider.core.crash_points import reached
 from outrider.core.decoding import from_json
 from outrider.core.errors import InvalidInput
 from outrider.core.files import append_whole, explaining_disk, private
+from outrider.evaluate.runs import SETTINGS_FILE, STEPS_FILE
 from outrider.store import StoreUrl
 from outrider.train.timeline import Mark, MarkKind
-
-SETTINGS_FILE = "rollout.yaml"
-STEPS_FILE = "steps.jsonl"
 
 
 @dataclass(frozen=True, slots=True)

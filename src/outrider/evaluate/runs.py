@@ -16,6 +16,9 @@ from outrider.store import Store, StoreUrl
 
 STORE_FILE = "store.db"
 RESULTS_FOLDER, RESULTS_FILE = "results", "results.jsonl"
+SETTINGS_FILE, STEPS_FILE = "rollout.yaml", "steps.jsonl"
+"""Of a training run."""
+
 PAGE = 500
 MAX_NAMED = 5
 

@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct, structs
 
 from outrider.core.errors import MachineError
+from outrider.core.processes import plain_variables
 from outrider.pool.computer import Computer
 from outrider.pool.processes import named, start_time
 from outrider.pool.provider import Address
@@ -189,7 +190,9 @@ def living(owner: str) -> Iterator[QemuAddress]:
 
 async def _make_disk(path: Path) -> None:
     """An empty disk, for nothing but the snapshot of one machine."""
-    making = await asyncio.create_subprocess_exec("qemu-img", "create", "-q", "-f", "qcow2", str(path), "1M")
+    making = await asyncio.create_subprocess_exec(
+        "qemu-img", "create", "-q", "-f", "qcow2", str(path), "1M", env=plain_variables()
+    )
     try:
         async with asyncio.timeout(_COMMAND_SECONDS):
             if await making.wait() != 0:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from outrider.core.errors import InvalidInput
+from outrider.core.processes import plain_variables
 from outrider.pool.qemu import template, trial
 from outrider.pool.qemu.hardware import Accelerator, Hardware
 from outrider.pool.qemu.image import Image
@@ -101,7 +102,11 @@ class Snapshots:
         if shutil.which(program) is None:
             raise InvalidInput(f"{program} is not installed; apt-get install {PACKAGES}")
         asked = await asyncio.create_subprocess_exec(
-            program, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            program,
+            "--version",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=plain_variables(),
         )
         try:
             async with asyncio.timeout(_VERSION_SECONDS):

@@ -59,9 +59,9 @@ def open_store(
     """Open the store at `url`: `memory://`, `sqlite:///runs.db`, `postgresql://…`.
 
     With `?durability=full` in it, what is acknowledged also survives the loss of power; see `Durability`.
-    With `create=False` a SQLite file that does not exist is an error instead of a new store. With `read_only=True`
-    calls that write are refused and expired leases stay where they are; a SQLite file and its folder need not be
-    writable then.
+    With `create=False` a store that does not exist, as a file or as tables, is an error instead of a new one. With
+    `read_only=True` the same holds, calls that write are refused and expired leases stay where they are; a SQLite file
+    and its folder need not be writable then.
     """
     given = url if isinstance(url, StoreUrl) else StoreUrl(url)
     return OpenStore(_engine(given, clock or SystemClock(), create=create), read_only=read_only)
@@ -103,7 +103,7 @@ def _engine(url: StoreUrl, clock: Clock, *, create: bool) -> LeasedStore:
     if parts.scheme in ("postgresql", "postgres"):
         from outrider.store.postgres.store import PostgresStore
 
-        return PostgresStore(url, clock)
+        return PostgresStore(url, clock, create=create)
     raise InvalidInput(f"{url.shown!r} is not a store URL; give one of {SCHEMES}")
 
 

@@ -17,11 +17,15 @@ UPGRADE_SECONDS = 900.0
 """How long a migration of a large store may take, or the wait for another process that carries it out."""
 
 
-async def migrate(link: Link, address: Address) -> None:
-    """Make sure that the store at `address` has the schema this version knows."""
+async def migrate(link: Link, address: Address, *, create: bool) -> None:
+    """Give the store at `address` the schema this version knows; with `create`, also where there is no store yet."""
     known = len(migrations("postgres"))
     if (version := await _version(link, address)) == known:
         return
+    if version == 0 and not create:
+        raise InvalidInput(
+            f"there is no store in {address.shown}; make one with `outrider enqueue --store {address.shown} …`"
+        )
     try:
         with announced(address.shown, version, known):
             async with link.transaction():

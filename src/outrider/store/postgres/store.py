@@ -61,7 +61,8 @@ REPORTS_AT_ONCE = 256
 class PostgresStore(LeasedStore):
     """The engine for many machines."""
 
-    def __init__(self, url: StoreUrl, clock: Clock) -> None:
+    def __init__(self, url: StoreUrl, clock: Clock, *, create: bool) -> None:
+        self._create = create
         self._address = address_of(url)
         self._postgres_bell = PostgresBell(
             clock, self._address.connect, self._address.channel, self._address.folder_on_this_machine
@@ -106,7 +107,7 @@ class PostgresStore(LeasedStore):
         link = await self._address.connect()
         try:
             if not self._is_migrated:
-                await migrate(link, self._address)
+                await migrate(link, self._address, create=self._create and not self._is_read_only)
                 self._is_migrated = True
             await self._database_clock.look(link)
         except BaseException:

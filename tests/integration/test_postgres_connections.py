@@ -327,6 +327,8 @@ async def test_a_process_that_finds_no_connection_free_says_so_and_waits(
         said.append(what)
         heard.set()
 
+    async with open_store(url):
+        pass
     async with asyncio.timeout(60), all_taken(small_server):
         opening = asyncio.create_task(open_when_there(url, say))
         await heard.wait()

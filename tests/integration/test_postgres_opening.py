@@ -47,12 +47,11 @@ async def test_a_store_opened_again_has_what_it_had(postgres_url: str):
         assert (await store.query_rollouts()).items == (rollout,)
 
 
-@pytest.mark.parametrize("version", range(1, len(migrations("postgres"))))
 @pytest.mark.parametrize("how", [{"create": False}, {"read_only": True}])
 async def test_where_there_is_no_store_none_is_made_unasked(
     postgres_server: PostgresServer, postgres_url: str, how: dict[str, bool]
 ):
-    with pytest.raises(InvalidInput, match="there is no store in .*make one with `outrider enqueue"):
+    with pytest.raises(InvalidInput, match=r"there is no store in .*make one with `outrider enqueue"):
         await open_store(postgres_url, **how)
     schema = schema_of(postgres_url)
     assert postgres_server.sql(f"SELECT count(*) FROM pg_tables WHERE schemaname = '{schema}'").strip() == "0"
@@ -62,6 +61,7 @@ async def test_where_there_is_no_store_none_is_made_unasked(
         assert (await store.query_rollouts()).total == 1
 
 
+@pytest.mark.parametrize("version", range(1, len(migrations("postgres"))))
 async def test_a_store_of_an_older_version_is_upgraded_with_all_that_is_in_it(
     postgres_server: PostgresServer, postgres_url: str, version: int
 ):
